@@ -1,0 +1,1 @@
+"""The command `sluice`: what people type, and what they read."""

@@ -1,0 +1,99 @@
+"""What every command shares: the console, how a command runs, and where services are.
+
+Receives a coroutine. Hands on its result, or an explained failure and exit status 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import structlog
+import typer
+from rich.console import Console
+
+from cli.errors import explain
+from cli.workspace import DEFAULT_DATA, Workspace, load_settings, open_workspace
+from kernel.runtime.settings import Settings
+
+T = TypeVar("T")
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+DataOption = Annotated[
+    Path, typer.Option("--data", help="Folder of the embedded databases and keys.")
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="YAML file of settings; SLUICE_... goes over it.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's work; what a person can act on is explained, not traced."""
+    try:
+        return asyncio.run(work)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except Exception as error:
+        lines = explain(error)
+        if lines is None:
+            raise
+        fail(*lines)
+
+
+def fail(*lines: str) -> NoReturn:
+    """Say what happened and what to do, and exit with 1."""
+    for line in lines:
+        err.print(line, markup=False)
+    raise typer.Exit(1)
+
+
+def settings_of(data: Path, config: Path | None) -> tuple[Workspace, Settings]:
+    """The data folder and its settings; what is wrong with them is explained."""
+    try:
+        workspace = open_workspace(data)
+        return workspace, load_settings(workspace, config)
+    except Exception as error:
+        lines = explain(error)
+        if lines is None:
+            raise
+        fail(*lines)
+
+
+def token() -> str:
+    """The caller's bearer token, from SLUICE_TOKEN_FILE or none."""
+    path = os.environ.get("SLUICE_TOKEN_FILE", "")
+    return Path(path).read_text().strip() if path else ""
+
+
+def log_to_stderr() -> None:
+    """Structured logs, one line each, away from what a command prints."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.LogfmtRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+    )
+
+
+__all__ = [
+    "DEFAULT_DATA",
+    "ConfigOption",
+    "DataOption",
+    "JsonOption",
+    "err",
+    "fail",
+    "log_to_stderr",
+    "out",
+    "run",
+    "settings_of",
+    "token",
+]

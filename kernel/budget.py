@@ -1,0 +1,33 @@
+"""Budgets that bound retries: one per task, one per pool.
+
+Receives counts. Hands on whether one more try is within bounds. A task's budget is enforced
+by the call ledger (`kernel/idempotency.py`); the pool's keeps retries to a share of first
+attempts, so that an outage is not answered with a storm. Source: DESIGN section 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class RetryBudget:
+    """Tokens of one pool: each first attempt earns `share`, each retry spends one.
+
+    `burst` tokens are there at the start and are the most that can be saved.
+    """
+
+    share: float = 0.5
+    burst: float = 50.0
+    tokens: float = 50.0
+
+    def earn(self, first_attempts: int = 1) -> None:
+        """Credit `first_attempts` first attempts."""
+        self.tokens = min(self.burst, self.tokens + self.share * first_attempts)
+
+    def spend(self) -> bool:
+        """Take one token for a retry; False when none is left."""
+        if self.tokens < 1.0:
+            return False
+        self.tokens -= 1.0
+        return True

@@ -1,0 +1,1 @@
+"""The edges of a process: settings, start and stop, gRPC, wake-ups, the vault."""

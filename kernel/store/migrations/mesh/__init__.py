@@ -1,0 +1,1 @@
+"""Migrations of the mesh database, in order of their numbers."""

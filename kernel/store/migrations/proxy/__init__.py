@@ -1,0 +1,1 @@
+"""Migrations of the proxy database, in order of their numbers."""

@@ -1,0 +1,1 @@
+"""Migrations of the vault database, in order of their numbers."""

@@ -1,0 +1,264 @@
+"""Receipts of the mesh: stored once, then applied to tasks that nobody holds.
+
+Receives verified receipts, and late results of settles that lost their fence: one path of
+adoption for both. Hands on one disposition each. What a task shows is a function of the set
+of its receipts, never of their order. Source: DESIGN sections 1 and 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import orjson
+from sqlalchemy import Row
+
+from kernel.attempt import RESULT_LOST
+from kernel.lifecycle import CLOSED, Mover, State
+from kernel.receipt import Merged, ReceiptFact, ReceiptState, merge, move_for
+from kernel.store import markers, moves, tasks
+from kernel.store.dialect import Statement, joined_update
+from kernel.store.tasks import Task, TaskKey
+from kernel.store.transaction import Tx
+
+RECEIPT, LATE_ATTEMPT = "receipt", "late_attempt"
+
+
+class Disposition(StrEnum):
+    """What became of a receipt."""
+
+    APPLIED = "APPLIED"  # moved its task
+    STORED = "STORED"  # the task is held; its settle will read it
+    IGNORED_STALE = "IGNORED_STALE"  # says nothing new
+    DUPLICATE = "DUPLICATE"  # stored before
+    LATE = "LATE"  # evidence for a task that is closed otherwise
+    CONFLICT = "CONFLICT"  # contradicts what is shown; listed
+    UNMATCHED = "UNMATCHED"  # no such task
+
+
+@dataclass(frozen=True, slots=True)
+class NewReceipt:
+    """A receipt to be stored; `occurred_at` is the vendor's own time in microseconds."""
+
+    receipt_id: str
+    parent_id: str
+    n: int
+    state: ReceiptState
+    source: str = RECEIPT
+    attempt: int = 0
+    vendor_status: str = ""
+    external_id: str = ""
+    reason: str = ""
+    scores: Mapping[str, float] | None = None
+    cost_micros: int = 0
+    occurred_at: int = 0
+
+
+_STORED_BEFORE = Statement(
+    "select r.receipt_id from {batch} b join receipts r on r.receipt_id = b.receipt_id",
+    {"receipt_id": "text"},
+)
+_COLUMNS = """receipt_id, parent_id, n, source, attempt, state, vendor_status, external_id, reason,
+         scores, cost_micros, occurred_at"""
+# Store receipts; the primary key lets the first one in.
+_INSERT = Statement(
+    f"""insert or ignore into receipts ({_COLUMNS}, received_at, disposition)
+       select {_COLUMNS}, {{now}}, 'STORED' from {{batch}} b""",  # noqa: S608
+    {
+        "receipt_id": "text",
+        "parent_id": "text",
+        "n": "int",
+        "source": "text",
+        "attempt": "int",
+        "state": "text",
+        "vendor_status": "text",
+        "external_id": "text",
+        "reason": "text",
+        "scores": "text",
+        "cost_micros": "int",
+        "occurred_at": "int",
+    },
+    mysql=f"""insert ignore into receipts ({_COLUMNS}, received_at, disposition)
+       select {_COLUMNS}, {{now}}, 'STORED' from {{batch}} b""",  # noqa: S608
+)
+_OF_TASKS = Statement(
+    """select r.receipt_id, r.parent_id, r.n, r.source, r.attempt, r.state, r.external_id,
+         r.reason, r.scores, r.cost_micros, r.occurred_at, r.disposition
+       from {batch} b join receipts r on r.parent_id = b.parent_id and r.n = b.n""",
+    {"parent_id": "text", "n": "int"},
+)
+_DISPOSE = joined_update(
+    "receipts",
+    {"rid": "text", "new_disposition": "text"},
+    assign="disposition = b.new_disposition",
+    where="t.receipt_id = b.rid",
+)
+_LISTED = Statement(
+    """select receipt_id, parent_id, n, source, attempt, state, vendor_status, external_id,
+         reason, scores, cost_micros, occurred_at, received_at, disposition
+       from receipts where parent_id = :parent_id and (:n = 0 or n = :n)
+       order by received_at, receipt_id"""
+)
+
+# Results for tasks that are closed otherwise, by the vendor's time.
+_LATE_SUCCESSES = Statement(
+    """select n, source, scores, received_at from receipts
+       where parent_id = :parent_id and disposition = 'LATE' and state = 'SUCCEEDED'
+         and scores is not null
+       order by n, occurred_at, receipt_id"""
+)
+
+# How long after an ACCEPTED receipt the final one may take before the vendor is asked.
+_ACCEPTED_WAIT_MICROS = 60_000_000
+
+
+def take(tx: Tx, arrived: Sequence[NewReceipt]) -> list[str]:
+    """Store receipts and apply them; one disposition each, in order.
+
+    Idempotent by receipt id. A receipt of a held task is stored, and its settle applies it.
+    """
+    if not arrived:
+        return []
+    known = {row.receipt_id for row in tx.query(_STORED_BEFORE, [(r.receipt_id,) for r in arrived])}
+    fresh: dict[str, NewReceipt] = {}
+    for receipt in arrived:
+        if receipt.receipt_id not in known:
+            fresh.setdefault(receipt.receipt_id, receipt)
+    dispositions: dict[str, str] = {}
+    if fresh:
+        tx.execute(_INSERT, [_row(receipt) for receipt in fresh.values()])
+        locked = tasks.lock(tx, {(r.parent_id, r.n) for r in fresh.values()})
+        dispositions = apply(tx, locked, fresh.keys())
+    told = []
+    for receipt in arrived:
+        first = fresh.get(receipt.receipt_id) is receipt
+        told.append(dispositions[receipt.receipt_id] if first else Disposition.DUPLICATE)
+    return told
+
+
+def apply(
+    tx: Tx, locked: Mapping[TaskKey, Task], new_ids: Iterable[str] | None = None
+) -> dict[str, str]:
+    """Apply the stored receipts of locked tasks; dispositions by receipt id.
+
+    `new_ids` are those to be disposed of now; None means those that waited for a settle.
+    """
+    wanted = None if new_ids is None else set(new_ids)
+    by_task: dict[TaskKey, list[Row[Any]]] = {}
+    for row in tx.query(_OF_TASKS, sorted(locked)) if locked else []:
+        by_task.setdefault((row.parent_id, row.n), []).append(row)
+    now = tx.now()
+    planned: list[moves.TaskMove] = []
+    told: dict[str, str] = {}
+    changed_parents: set[str] = set()
+    for key, rows in by_task.items():
+        task = locked[key]
+        merged = merge(_fact(row) for row in rows)
+        planned_move = _move(task, merged, now)
+        if planned_move is not None:
+            planned.append(planned_move)
+        for row in rows:
+            waits = row.disposition == Disposition.STORED
+            asked = waits if wanted is None else row.receipt_id in wanted
+            if not asked:
+                continue
+            told[row.receipt_id] = _disposition(task, planned_move, merged, _fact(row))
+            if told[row.receipt_id] in (Disposition.LATE, Disposition.CONFLICT):
+                changed_parents.add(task.parent_id)
+    moves.move(tx, planned)
+    markers.append(tx, changed_parents)
+    for receipt_id in wanted or ():
+        told.setdefault(receipt_id, Disposition.UNMATCHED)
+    if told:
+        tx.changed(_DISPOSE, sorted(told.items()))
+    return told
+
+
+def waiting(tx: Tx, keys: Iterable[TaskKey]) -> set[TaskKey]:
+    """Those of these tasks that have a stored receipt which waits to be applied."""
+    rows = tx.query(_OF_TASKS, sorted(set(keys)))
+    return {(row.parent_id, row.n) for row in rows if row.disposition == Disposition.STORED}
+
+
+def listed(tx: Tx, parent_id: str, n: int = 0) -> list[Row[Any]]:
+    """All receipts of a parent's tasks, or of one, in order of arrival."""
+    return tx.query(_LISTED, parent_id=parent_id, n=n)
+
+
+def late_successes(tx: Tx, parent_id: str) -> list[Row[Any]]:
+    """Results of a parent's tasks that came when the task was closed otherwise."""
+    return tx.query(_LATE_SUCCESSES, parent_id=parent_id)
+
+
+def _move(task: Task, merged: Merged, now: int) -> moves.TaskMove | None:
+    target = move_for(task.state, merged)
+    if target is None:
+        return None
+    reason = merged.reason
+    if target is State.SUCCEEDED and merged.scores is None:
+        if task.state in CLOSED:
+            return None
+        target, reason = State.FAILED, RESULT_LOST
+    closes = target in CLOSED
+    return moves.TaskMove(
+        task=task,
+        mover=Mover.RECEIPT,
+        to_state=target,
+        reason=reason,
+        wake_at=None if closes else now + _ACCEPTED_WAIT_MICROS,
+        maybe_executed=not closes,
+        outcome="RECEIPT",
+        actor=task.vendor,
+        scores=merged.scores if target is State.SUCCEEDED else None,
+        external_id=merged.external_id,
+        cost_micros=merged.cost_micros,
+    )
+
+
+def _disposition(
+    task: Task, moved: moves.TaskMove | None, merged: Merged, fact: ReceiptFact
+) -> Disposition:
+    if task.state is State.IN_FLIGHT:
+        return Disposition.STORED
+    if moved is not None:
+        shown = fact.state.value == merged.state
+        return Disposition.APPLIED if shown else Disposition.IGNORED_STALE
+    if fact.state in (ReceiptState.UNMAPPED, ReceiptState.ACCEPTED):
+        return Disposition.IGNORED_STALE
+    if task.state is State.SUCCEEDED:
+        same = fact.state is ReceiptState.SUCCEEDED and (fact.scores == task.scores)
+        return Disposition.IGNORED_STALE if same else Disposition.CONFLICT
+    if task.state is State.FAILED and fact.state is ReceiptState.FAILED:
+        return Disposition.IGNORED_STALE
+    return Disposition.LATE
+
+
+def _fact(row: Row[Any]) -> ReceiptFact:
+    return ReceiptFact(
+        receipt_id=row.receipt_id,
+        state=ReceiptState(row.state),
+        occurred_at=row.occurred_at,
+        scores=orjson.loads(row.scores) if row.scores else None,
+        external_id=row.external_id,
+        reason=row.reason,
+        cost_micros=row.cost_micros,
+    )
+
+
+def _row(receipt: NewReceipt) -> tuple[object, ...]:
+    return (
+        receipt.receipt_id,
+        receipt.parent_id,
+        receipt.n,
+        receipt.source,
+        receipt.attempt,
+        receipt.state,
+        receipt.vendor_status[:128],
+        receipt.external_id[:128],
+        receipt.reason[:128],
+        None if receipt.scores is None else orjson.dumps(dict(receipt.scores)).decode(),
+        receipt.cost_micros,
+        receipt.occurred_at,
+    )

@@ -1,0 +1,259 @@
+"""The claimer: keeps every pool's places filled, and renews what it holds.
+
+Receives wake-ups and free places. Hands on claimed tasks to their execution, and what came
+back to the settle, in batches. Nothing waits in memory under a running lease: it claims
+exactly what it can start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from kernel.attempt import NO_PERMIT, CallOutcome, CallRequest, Outcome, WaitRules
+from kernel.budget import RetryBudget
+from kernel.environment import Environment
+from kernel.limits import LeaseBounds
+from kernel.retry import Backoff
+from kernel.runtime.wakeups import CHANGED, Wakeups, ready_topic
+from kernel.store import moves
+from kernel.store.tasks import Task
+from kernel.store.transaction import Store
+from kernel.vendor import PoolProfile
+from services.dispatcher import pipeline
+from services.dispatcher.gateway import Gateway, LinkLostError
+from services.dispatcher.pipeline import Finished
+
+_log = structlog.get_logger("sluice.dispatcher")
+_SETTLE_BATCH = 500
+_MICROS = 1_000_000
+# A pool that had no permit is asked again after this wait, which grows while it stays full.
+_FULL = Backoff(base_seconds=0.02, cap_seconds=0.5, floor=0.5)
+
+
+@dataclass(slots=True)
+class PoolState:
+    """What this dispatcher knows of one pool; `full_until` on the steady clock, in seconds."""
+
+    profile: PoolProfile
+    budget: RetryBudget
+    running: int = 0
+    refusals: int = 0
+    full_until: float = 0.0
+
+    @property
+    def free(self) -> int:
+        """Places for more calls."""
+        return self.profile.concurrency - self.running
+
+
+@dataclass(slots=True)
+class Held:
+    """A lease; `ends` on the steady clock, counted from before the statement that took it."""
+
+    task: Task
+    ends: float
+    work: asyncio.Task[None] | None = None
+
+
+class Claimer:
+    """Claims, executes, renews and settles for one dispatcher process."""
+
+    def __init__(
+        self,
+        store: Store,
+        gateway: Gateway,
+        pools: Mapping[str, PoolProfile],
+        environment: Environment,
+        wakeups: Wakeups,
+        owner: str,
+        bounds: LeaseBounds,
+        backoff: Backoff,
+        query_backoff: Backoff,
+        poll_seconds: float,
+    ) -> None:
+        self._store = store
+        self._gateway = gateway
+        self._environment = environment
+        self._wakeups = wakeups
+        self._owner = owner
+        self._bounds = bounds
+        self._backoff = backoff
+        self._query_backoff = query_backoff
+        self._poll_seconds = poll_seconds
+        self._topics = frozenset(ready_topic(pool) for pool in pools)
+        self.pools = {name: PoolState(pool, RetryBudget()) for name, pool in pools.items()}
+        self.held: dict[tuple[str, int, int], Held] = {}
+        self._finished: asyncio.Queue[Finished] = asyncio.Queue()
+        self._look = asyncio.Event()
+        self.draining = False
+        self.fenced = 0
+
+    def waits(self) -> WaitRules:
+        """The waits for one decision, with a fresh random draw."""
+        draw = self._environment.random.random()
+        return WaitRules(self._backoff, self._query_backoff, draw)
+
+    def look(self) -> None:
+        """Have the pools looked at now."""
+        self._look.set()
+
+    async def listen_round(self) -> None:
+        """Turn wake-ups into looks; the time-out bounds the delay when one is lost."""
+        await self._wakeups.wait(self._topics, self._poll_seconds)
+        self._look.set()
+
+    async def claim_round(self) -> None:
+        """Fill every pool that has places, once somebody asked to look."""
+        await self._look.wait()
+        self._look.clear()
+        if self.draining:
+            return
+        for name, pool in self.pools.items():
+            while pool.free > 0 and pool.full_until <= self._steady():
+                if not await self._claim(name, pool):
+                    break
+
+    async def settle_round(self) -> None:
+        """Write what came back, as many at once as have come."""
+        batch = [await self._finished.get()]
+        while len(batch) < _SETTLE_BATCH and not self._finished.empty():
+            batch.append(self._finished.get_nowait())
+        try:
+            settled = await self._store.write(pipeline.settle, batch, self.waits())
+        except BaseException:
+            # The answers are kept: the next round writes them, under the same fence.
+            for each in batch:
+                self._finished.put_nowait(each)
+            raise
+        self.fenced += settled.fenced
+        for each in batch:
+            self._release(each.task)
+        await self._wakeups.publish(CHANGED, "", "")
+        self._look.set()
+
+    async def renew_round(self) -> None:
+        """Renew every lease, then let go of those that could not be kept."""
+        await self._environment.clock.sleep(self._bounds.renew_interval_seconds)
+        before = self._steady()
+        leases = list(self.held.values())
+        try:
+            await self._store.write(
+                moves.renew, [lease.task for lease in leases], self._lease_micros
+            )
+            for lease in leases:
+                lease.ends = before + self._bounds.lease_seconds
+        finally:
+            self.drop_ended()
+
+    def drop_ended(self) -> None:
+        """Stop working on tasks whose lease may have ended: somebody else may hold them."""
+        for lease in list(self.held.values()):
+            if lease.ends <= self._steady() and lease.work is not None:
+                lease.work.cancel()
+
+    def run_taken_over(self, task: Task, lease_start: float) -> None:
+        """Execute a task that was taken over, ahead of anything that is newly claimed."""
+        self._start(task, lease_start)
+
+    def adopt(self, task: Task, call: CallOutcome, lease_start: float) -> None:
+        """Settle a task that was taken over with an outcome that is known already."""
+        self._hold(task, lease_start)
+        self.finish(task, call)
+
+    async def drain(self, seconds: float) -> None:
+        """Claim no more, and give calls under way up to `seconds` to settle."""
+        self.draining = True
+        try:
+            async with asyncio.timeout(seconds):
+                while self.held:
+                    await self._environment.clock.sleep(0.05)
+        except TimeoutError:
+            _log.warning("drain_ended_with_open_calls", calls=len(self.held))
+
+    async def abandon(self) -> None:
+        """End what still runs; its rows keep their lease, and are taken over after it."""
+        works = [lease.work for lease in self.held.values() if lease.work is not None]
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+
+    def finish(self, task: Task, call: CallOutcome) -> None:
+        """Hand a held task's outcome to the settle."""
+        self._finished.put_nowait(Finished(task, call))
+
+    async def _claim(self, name: str, pool: PoolState) -> bool:
+        before = self._steady()
+        most = min(pool.free, _SETTLE_BATCH)
+        claimed = await self._store.write(
+            pipeline.claim, name, most, self._owner, self._lease_micros
+        )
+        pool.budget.earn(sum(task.attempt == 1 for task in claimed))
+        for task in claimed:
+            self._start(task, before)
+        return len(claimed) == most
+
+    def _start(self, task: Task, lease_start: float) -> None:
+        held = self._hold(task, lease_start)
+        held.work = asyncio.create_task(self._execute(task), name=f"execute:{task.task_id}")
+
+    def _hold(self, task: Task, lease_start: float) -> Held:
+        held = Held(task, lease_start + self._bounds.lease_seconds)
+        self.held[(*task.key, task.attempt)] = held
+        self.pools[task.pool].running += 1
+        return held
+
+    async def _execute(self, task: Task) -> None:
+        try:
+            call = await self._gateway.execute(request_of(task))
+        except LinkLostError as lost:
+            call = CallOutcome(Outcome.UNKNOWN, reason=f"LINK_LOST_{lost}")
+        except asyncio.CancelledError:
+            # The lease may have ended: whoever takes over asks the proxy what became of it.
+            self._release(task)
+            raise
+        except Exception as error:
+            _log.error("execute_failed", task_id=task.task_id, error=type(error).__name__)
+            call = CallOutcome(Outcome.UNKNOWN, reason="DISPATCHER_FAULT")
+        pool = self.pools[task.pool]
+        if call.outcome is Outcome.NOT_SENT and call.reason == NO_PERMIT:
+            pool.refusals += 1
+            wait = _FULL.seconds(pool.refusals - 1, self._environment.random.random())
+            pool.full_until = self._steady() + wait
+        else:
+            pool.refusals = 0
+        self.finish(task, call)
+
+    def _release(self, task: Task) -> None:
+        if self.held.pop((*task.key, task.attempt), None) is not None:
+            self.pools[task.pool].running -= 1
+
+    def _steady(self) -> float:
+        return self._environment.clock.suspended_seconds()
+
+    @property
+    def _lease_micros(self) -> int:
+        return int(self._bounds.lease_seconds * _MICROS)
+
+
+def request_of(task: Task) -> CallRequest:
+    """The Execute of a held task: the same key at every attempt."""
+    return CallRequest(
+        tenant_id=task.tenant_id,
+        idempotency_key=task.idempotency_key,
+        vendor=task.vendor,
+        pool=task.pool,
+        attempt=task.attempt,
+        deadline=task.deadline,
+        max_sends=task.max_sends,
+        kind=task.input_kind,
+        model_id=task.model_id,
+        model_version=task.model_version,
+        task_id=task.task_id,
+        payload_ref=task.payload_ref,
+        units=task.units,
+        on_unknown=task.on_unknown,
+    )

@@ -1,0 +1,201 @@
+"""DispatcherService over gRPC: protos in, protos out, nothing decided here.
+
+Receives requests of authenticated callers. Hands on the core's answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kernel.errors import FieldViolation, InvalidArgument, NotFound
+from kernel.identity import parse_task_id
+from kernel.lifecycle import State
+from kernel.runtime import wire
+from kernel.runtime.rpc import Caller, current_caller
+from kernel.store.tasks import Task
+from mesh.v1 import dispatcher_pb2 as pb
+from mesh.v1 import types_pb2 as types
+from mesh.v1.dispatcher_pb2_grpc import DispatcherServiceServicer
+from services.dispatcher.core import DispatcherCore, PoolView
+from services.dispatcher.operator import Resolution
+from services.dispatcher.timeline import Line
+
+_DEFAULT_PAGE, _MOST_PAGE = 100, 1000
+
+
+class DispatcherServicer(DispatcherServiceServicer):
+    """The service's edge."""
+
+    def __init__(self, core: DispatcherCore, prices: Mapping[str, int]) -> None:
+        """`prices`: millionths of the currency unit that a call costs, by vendor."""
+        self._core = core
+        self._prices = dict(prices)
+
+    async def GetTask(self, request: pb.GetTaskRequest, context: Any) -> pb.GetTaskResponse:  # noqa: N802
+        """One task."""
+        caller = _reader()
+        task = await self._core.get_task(request.task_id)
+        _visible(caller, task.tenant_id)
+        return pb.GetTaskResponse(task=wire.task_message(task))
+
+    async def ListTasks(self, request: pb.ListTasksRequest, context: Any) -> pb.ListTasksResponse:  # noqa: N802
+        """Tasks by key order."""
+        caller = _reader()
+        wanted = request.filter
+        tenant_id = wanted.tenant_id
+        if caller.tenants is not None:
+            if not tenant_id and len(caller.tenants) == 1:
+                tenant_id = next(iter(caller.tenants))
+            caller.require("read", tenant_id)
+        most = _page_size(request.page_size)
+        found = await self._core.list_tasks(
+            after=_task_token(request.page_token),
+            most=most,
+            tenant_id=tenant_id,
+            parent_id=wanted.case_id,
+            state=types.TaskState.Name(wanted.state).removeprefix("TASK_STATE_")
+            if wanted.state
+            else "",
+            pool=wanted.pool,
+        )
+        return pb.ListTasksResponse(
+            tasks=[wire.task_message(task) for task in found],
+            next_page_token=found[-1].task_id if len(found) == most else "",
+        )
+
+    async def GetTimeline(  # noqa: N802
+        self, request: pb.GetTimelineRequest, context: Any
+    ) -> pb.GetTimelineResponse:
+        """The story of a case or task."""
+        caller = _reader()
+        tenant_id, lines = await self._core.story(request.id)
+        _visible(caller, tenant_id)
+        return pb.GetTimelineResponse(events=[_event(line) for line in lines])
+
+    async def ListPools(self, request: pb.ListPoolsRequest, context: Any) -> pb.ListPoolsResponse:  # noqa: N802
+        """Pools with their backlog."""
+        current_caller().require("operate")
+        return pb.ListPoolsResponse(pools=[_pool(each) for each in await self._core.list_pools()])
+
+    async def ListUnknown(  # noqa: N802
+        self, request: pb.ListUnknownRequest, context: Any
+    ) -> pb.ListUnknownResponse:
+        """The operator's queue."""
+        current_caller().require("operate")
+        most = _page_size(request.page_size)
+        found = await self._core.list_unknown(after=_unknown_token(request.page_token), most=most)
+        now = await self._core.now()
+        last = found[-1] if len(found) == most else None
+        return pb.ListUnknownResponse(
+            tasks=[_unknown(task, now, self._prices) for task in found],
+            next_page_token=f"{last.unknown_since}:{last.task_id}" if last else "",
+        )
+
+    async def ResolveUnknown(  # noqa: N802
+        self, request: pb.ResolveUnknownRequest, context: Any
+    ) -> pb.ResolveUnknownResponse:
+        """An operator's word."""
+        caller = current_caller()
+        caller.require("operate")
+        kinds = pb.ResolveUnknownRequest
+        bad = []
+        name = (
+            kinds.Resolution.Name(request.resolution).removeprefix("RESOLUTION_")
+            if request.resolution in kinds.Resolution.values()
+            else ""
+        )
+        if name not in Resolution.__members__:
+            bad.append(FieldViolation("resolution", "EXECUTED, NOT_EXECUTED or RETRY"))
+        if len(request.operator.encode()) > 128:
+            bad.append(FieldViolation("operator", "at most 128 bytes"))
+        if len(request.note.encode()) > 1024:
+            bad.append(FieldViolation("note", "at most 1024 bytes"))
+        if bad:
+            raise InvalidArgument(*bad)
+        task = await self._core.resolve_unknown(
+            request.task_id, Resolution(name), request.operator or caller.name, request.note
+        )
+        return pb.ResolveUnknownResponse(task=wire.task_message(task))
+
+
+def _reader() -> Caller:
+    caller = current_caller()
+    caller.require("read")
+    return caller
+
+
+def _visible(caller: Caller, tenant_id: str) -> None:
+    """Another tenant's id is an id that does not exist."""
+    if caller.tenants is not None and tenant_id not in caller.tenants:
+        raise NotFound("No case or task has this id.")
+
+
+def _page_size(asked: int) -> int:
+    if not 0 <= asked <= _MOST_PAGE:
+        raise InvalidArgument(FieldViolation("page_size", f"0 to {_MOST_PAGE}"))
+    return asked or _DEFAULT_PAGE
+
+
+def _task_token(token: str) -> tuple[str, int]:
+    if not token:
+        return ("", 0)
+    key = parse_task_id(token)
+    if key is None:
+        raise InvalidArgument(FieldViolation("page_token", "a token that this service gave"))
+    return key
+
+
+def _unknown_token(token: str) -> tuple[int, str, int]:
+    if not token:
+        return (0, "", 0)
+    since, _, task_id = token.partition(":")
+    key = parse_task_id(task_id)
+    if key is None or not since.isascii() or not since.isdigit():
+        raise InvalidArgument(FieldViolation("page_token", "a token that this service gave"))
+    return (int(since), *key)
+
+
+def _state(state: State | None) -> types.TaskState.ValueType:
+    return wire.task_state(state) if state else types.TASK_STATE_UNSPECIFIED
+
+
+def _event(line: Line) -> types.TimelineEvent:
+    return types.TimelineEvent(
+        at=wire.timestamp(line.at),
+        kind=line.kind,
+        task_id=line.task_id,
+        attempt=line.attempt,
+        actor=line.actor,
+        from_state=_state(line.from_state),
+        to_state=_state(line.to_state),
+        text=line.text,
+        idempotency_key=line.idempotency_key,
+        external_id=line.external_id,
+        cost_micros=line.cost_micros,
+    )
+
+
+def _pool(view: PoolView) -> pb.Pool:
+    return pb.Pool(
+        pool=view.name,
+        vendor=view.vendor,
+        window=view.window,
+        ready=view.counts.get(State.READY, 0),
+        in_flight=view.counts.get(State.IN_FLIGHT, 0),
+        accepted=view.counts.get(State.ACCEPTED, 0),
+        retry_wait=view.counts.get(State.RETRY_WAIT, 0),
+        unknown=view.counts.get(State.UNKNOWN, 0),
+        oldest_ready_at=wire.timestamp(view.oldest_ready_at),
+        closed_until=wire.timestamp(view.closed_until),
+    )
+
+
+def _unknown(task: Task, now: int, prices: Mapping[str, int]) -> pb.UnknownTask:
+    sends = max(task.sends, 1)
+    return pb.UnknownTask(
+        task=wire.task_message(task),
+        age_seconds=(now - (task.unknown_since or now)) / 1_000_000,
+        cost_at_stake_micros=max(task.cost_micros, sends * prices.get(task.vendor, 0)),
+        needs_operator=task.needs_operator,
+    )
