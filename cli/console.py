@@ -6,6 +6,7 @@ Receives a coroutine. Hands on its result, or an explained failure and exit stat
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Coroutine
@@ -72,9 +73,10 @@ def token() -> str:
     return Path(path).read_text().strip() if path else ""
 
 
-def log_to_stderr() -> None:
-    """Structured logs, one line each, away from what a command prints."""
+def log_to_stderr(least: int = logging.INFO) -> None:
+    """Structured logs of at least this level, one line each, away from what is printed."""
     structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(least),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),

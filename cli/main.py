@@ -6,6 +6,7 @@ was done, 2 on wrong usage.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -46,7 +47,7 @@ def demo(
     report: Annotated[Path, typer.Option(help="Where the figures go.")] = Path(".run/demo.json"),
 ) -> None:
     """The main job on vendors that hide answers, throttle, drop and repeat."""
-    log_to_stderr()
+    log_to_stderr(logging.WARNING)
     found = run(demos.run(folder, contents, out, Environment()))
     demos.write(found.outcome, report)
     out.print(found.outcome.table())

@@ -25,7 +25,9 @@ _TEXT_RESULTS = {
 
 _FAULTS: list[dict[str, Any]] = [
     {"when": {"p": 0.02}, "do": "hide_response"},
-    {"when": {"p": 0.02}, "do": "throttle", "retry_after": 1},
+    # Two in a hundred calls are refused; one refusal in ten also asks for a second of silence.
+    {"when": {"p": 0.002}, "do": "throttle", "retry_after": 1},
+    {"when": {"p": 0.018}, "do": "throttle", "retry_after": 0},
     {"when": {"p": 0.01}, "do": "drop_before", "once_per_key": True},
     {"when": {"p": 0.01}, "do": "error_after"},
 ]

@@ -23,6 +23,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from kernel.environment import Clock
 from kernel.errors import StoreAway
 from kernel.store.dialect import Statement
+from kernel.store.group_commit import GroupCommitter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -93,9 +94,10 @@ class Store:
         self._writer = self._engine(self.url, write=True)
         embedded = self.url.get_backend_name() == "sqlite"
         self._reader = self._engine(self.url, write=False) if embedded else self._writer
-        # SQLite has one writer at a time: waiting in a queue of ours is fairer than its busy loop.
+        # SQLite has one writer at a time: those that wait for it share its flush.
+        self._group = GroupCommitter(self._writer, self._repeat) if embedded else None
         self._write_threads = ThreadPoolExecutor(
-            1 if embedded else _MYSQL_CONNECTIONS, thread_name_prefix="store-write"
+            _MYSQL_CONNECTIONS, thread_name_prefix="store-write"
         )
         self._read_threads = ThreadPoolExecutor(2, thread_name_prefix="store-read")
 
@@ -108,6 +110,9 @@ class Store:
         self, function: Callable[Concatenate[Tx, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run `function(tx, ...)` and commit. It ends as a whole even if the caller leaves."""
+        if self._group is not None:
+            work = functools.partial(_in_connection, function, *args, **kwargs)
+            return await asyncio.shield(asyncio.wrap_future(self._group.submit(work)))
         return await self._hop(
             self._write_threads, functools.partial(self.write_now, function, *args, **kwargs)
         )
@@ -138,6 +143,8 @@ class Store:
 
     async def close(self) -> None:
         """Wait for the transactions under way, then close every connection."""
+        if self._group is not None:
+            await asyncio.to_thread(self._group.close)
         await asyncio.to_thread(self._write_threads.shutdown)
         await asyncio.to_thread(self._read_threads.shutdown)
         self._writer.dispose()
@@ -202,6 +209,11 @@ class Store:
         begin = "begin immediate" if write else "begin"
         event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
         return engine
+
+
+def _in_connection(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+    *given, connection = args
+    return function(Tx(connection), *given, **kwargs)
 
 
 def _mysql_engine(url: URL) -> Engine:

@@ -24,7 +24,7 @@ from kernel.store.tasks import Task
 from kernel.store.transaction import Store
 from kernel.vendor import PoolProfile
 from services.dispatcher import pipeline
-from services.dispatcher.gateway import Gateway, LinkLostError
+from services.dispatcher.gateway import Gateway, LinkLostError, Occupied
 from services.dispatcher.pipeline import Finished
 
 _log = structlog.get_logger("sluice.dispatcher")
@@ -36,18 +36,29 @@ _FULL = Backoff(base_seconds=0.02, cap_seconds=0.5, floor=0.5)
 
 @dataclass(slots=True)
 class PoolState:
-    """What this dispatcher knows of one pool; `full_until` on the steady clock, in seconds."""
+    """What this dispatcher knows of one pool; `full_until` on the steady clock, in seconds.
+
+    `elsewhere`: permits that calls of ours under way do not explain: jobs at the vendor,
+    quarantine, other callers.
+    """
 
     profile: PoolProfile
     budget: RetryBudget
+    limit: int
     running: int = 0
+    elsewhere: int = 0
     refusals: int = 0
     full_until: float = 0.0
 
     @property
     def free(self) -> int:
         """Places for more calls."""
-        return self.profile.concurrency - self.running
+        return self.limit - self.elsewhere - self.running
+
+    def learn(self, seen: Occupied) -> None:
+        """Take in what the proxy says of the pool."""
+        self.limit = seen.limit
+        self.elsewhere = max(0, seen.in_use - self.running)
 
 
 @dataclass(slots=True)
@@ -85,7 +96,9 @@ class Claimer:
         self._query_backoff = query_backoff
         self._poll_seconds = poll_seconds
         self._topics = frozenset(ready_topic(pool) for pool in pools)
-        self.pools = {name: PoolState(pool, RetryBudget()) for name, pool in pools.items()}
+        self.pools = {
+            name: PoolState(pool, RetryBudget(), pool.concurrency) for name, pool in pools.items()
+        }
         self.held: dict[tuple[str, int, int], Held] = {}
         self._finished: asyncio.Queue[Finished] = asyncio.Queue()
         self._look = asyncio.Event()
@@ -112,7 +125,15 @@ class Claimer:
         self._look.clear()
         if self.draining:
             return
+        try:
+            occupied = await self._gateway.occupied()
+        except LinkLostError as lost:
+            # What could not start is left in the index, for a proxy that answers.
+            _log.warning("proxy_away", code=str(lost))
+            return
         for name, pool in self.pools.items():
+            if name in occupied:
+                pool.learn(occupied[name])
             while pool.free > 0 and pool.full_until <= self._steady():
                 if not await self._claim(name, pool):
                     break

@@ -7,6 +7,7 @@ happened.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from kernel.attempt import CallOutcome, CallRequest, FenceAnswer, QueryOutcome
@@ -14,6 +15,14 @@ from kernel.attempt import CallOutcome, CallRequest, FenceAnswer, QueryOutcome
 
 class LinkLostError(Exception):
     """The proxy did not answer; whether it acted is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupied:
+    """A pool as the proxy sees it: permits in all, and those in use or quarantined."""
+
+    limit: int
+    in_use: int
 
 
 class Gateway(Protocol):
@@ -29,6 +38,9 @@ class Gateway(Protocol):
 
     async def query(self, idempotency_key: str, vendor: str) -> QueryOutcome:
         """Ask the vendor what became of a call."""
+
+    async def occupied(self) -> dict[str, Occupied]:
+        """Every pool's permits: nothing is claimed that could not start."""
 
     async def cancel(self, idempotency_key: str, vendor: str) -> bool:
         """Ask the vendor to stop a call; True when it confirmed."""

@@ -19,7 +19,7 @@ from kernel.attempt import (
 from kernel.runtime import wire
 from mesh.v1 import vendor_proxy_pb2 as proxy
 from mesh.v1.vendor_proxy_pb2_grpc import VendorProxyServiceStub
-from services.dispatcher.gateway import LinkLostError
+from services.dispatcher.gateway import LinkLostError, Occupied
 
 
 class ProxyLink:
@@ -72,6 +72,19 @@ class ProxyLink:
             Resend(resend) if resend in Resend.__members__ else Resend.REFUSED,
             answer.reason,
         )
+
+    async def occupied(self) -> dict[str, Occupied]:
+        """ListLimits; raises LinkLostError."""
+        try:
+            answer = await self._stub.ListLimits(
+                proxy.ListLimitsRequest(), timeout=self._ask_timeout
+            )
+        except grpc.aio.AioRpcError as error:
+            raise LinkLostError(error.code().name) from error
+        return {
+            each.pool: Occupied(each.concurrency, each.in_flight + each.quarantined)
+            for each in answer.limits
+        }
 
     async def cancel(self, idempotency_key: str, vendor: str) -> bool:
         """CancelCall; raises LinkLostError."""

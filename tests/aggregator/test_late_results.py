@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kernel.lifecycle import CaseState, State
+from kernel.lifecycle import CaseState, Mover, State
 from kernel.receipt import ReceiptState
 from kernel.store import receipts
 from services.aggregator import snapshot, verdicts
@@ -97,7 +97,7 @@ async def test_a_success_for_a_cancelled_task_is_late_evidence(world: World) -> 
         factories.settle,
         (case_id, 2),
         State.CANCELLED,
-        mover=factories.Mover.INTAKE,
+        mover=Mover.INTAKE,
     )
     await world.core.round()
     told = await world.core.apply_receipts([factories.receipt((case_id, 2))])

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from kernel.lifecycle import CaseState, State
-from kernel.store import parents, tasks
+from kernel.store import parents, snapshots, tasks
 from kernel.store.transaction import CommitInDoubtError, Tx
 from services.aggregator import snapshot, verdicts
 from services.aggregator.verdicts import Ruling, Written
@@ -201,14 +201,14 @@ async def test_a_large_set_is_read_at_most_17_times(
     size = 160
     case_id = await world.case(*(f"m{n}" for n in range(size)))
     reads = 0
-    real = snapshot.snapshots.children
+    real = snapshots.children
 
     def counting(tx: Tx, parent_ids: list[str]) -> object:
         nonlocal reads
         reads += case_id in parent_ids
         return real(tx, parent_ids)
 
-    monkeypatch.setattr(snapshot.snapshots, "children", counting)
+    monkeypatch.setattr(snapshots, "children", counting)
     for n in range(1, size + 1):
         await world.succeed(case_id, n)
         await world.core.round()

@@ -89,9 +89,7 @@ async def test_case_5_04_one_event_told_four_times_moves_once_and_is_told_once(
         for name in ("e1", "e2", "content-hash")
     )
     replica = world.replica()
-    first = await asyncio.gather(
-        world.core.apply_receipts([e1]), replica.apply_receipts([e2])
-    )
+    first = await asyncio.gather(world.core.apply_receipts([e1]), replica.apply_receipts([e2]))
     rest = [*await world.core.apply_receipts([none]), *await world.core.apply_receipts([e1])]
     dispositions = sorted([*first[0], *first[1], *rest])
     assert dispositions == ["APPLIED", "DUPLICATE", "IGNORED_STALE", "IGNORED_STALE"]

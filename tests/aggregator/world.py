@@ -13,10 +13,10 @@ from kernel.decision import Policy, Requirement
 from kernel.environment import Environment
 from kernel.lifecycle import State
 from kernel.runtime.wakeups import InProcessWakeups
-from kernel.store import decisions, markers, outbox, parents
+from kernel.store import decisions, markers, parents
 from kernel.store.dialect import Statement
 from kernel.store.schema import MESH
-from kernel.store.tasks import Task, TaskKey
+from kernel.store.tasks import Task
 from kernel.store.transaction import Store, Tx
 from services.aggregator.core import AggregatorCore
 from tests import factories
@@ -113,11 +113,3 @@ async def open_world(folder: Path) -> World:
     world = World(clock, environment, store, wakeups, core)
     await world.policy(factories.policy())
     return world
-
-
-def key(case_id: str, n: int) -> TaskKey:
-    """A task's key."""
-    return (case_id, n)
-
-
-__all__ = ["Event", "World", "key", "open_world", "outbox"]

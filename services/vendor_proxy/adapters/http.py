@@ -8,6 +8,7 @@ table of outcomes). Redirects are off, and nothing is repeated.
 from __future__ import annotations
 
 import asyncio
+import io
 import socket
 import struct
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from kernel.environment import Clock, Environment
 from services.vendor_proxy.adapters import NotSentError, Transmission
 
 REPLY_BYTES = 4 * 1024 * 1024
+_AT_ONCE_BYTES = 1024 * 1024
 # Idle connections are given up before most servers do, so that few calls meet a dying one.
 _KEEPALIVE_SECONDS = 10.0
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 s: unsent bytes are dropped
@@ -202,7 +204,7 @@ class Http:
         async with self._open_session().request(
             method,
             url,
-            data=body,
+            data=_data(body),
             headers=headers,
             allow_redirects=False,
             middlewares=(attach,),
@@ -223,6 +225,11 @@ class Http:
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
             )
         return self._session
+
+
+def _data(body: bytes | None) -> bytes | io.BytesIO | None:
+    # A large body goes out in pieces, so that other calls get their turns.
+    return io.BytesIO(body) if body is not None and len(body) > _AT_ONCE_BYTES else body
 
 
 def _reason(error: Exception) -> str:
