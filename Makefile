@@ -4,7 +4,7 @@ BIN := .venv/bin
 PROTOS := types intake dispatcher vendor_proxy aggregator
 SOURCES := kernel services vendors cli tests
 
-.PHONY: help demo judge labs test check lint protos verify-protos clean
+.PHONY: help demo judge labs test check lint protos verify-protos docs clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -57,6 +57,9 @@ verify-protos: .venv/dev-installed ## fail when gen/ is not what protos/ generat
 	  --grpc_python_out=.run/gen --mypy_out=quiet:.run/gen --mypy_grpc_out=quiet:.run/gen \
 	  $(PROTOS:%=mesh/v1/%.proto)
 	diff -r -x __pycache__ -x __init__.py -x py.typed .run/gen gen
+
+docs: .venv/dev-installed ## render the pages that derive from code
+	$(BIN)/python docs/render_lifecycle.py > docs/lifecycle.md
 
 clean: ## remove what was built here
 	rm -rf .venv .run *.egg-info

@@ -18,19 +18,25 @@ import typer
 from rich.console import Console
 
 from cli.errors import explain
-from cli.workspace import DEFAULT_DATA, Workspace, load_settings, open_workspace
-from kernel.runtime.settings import Settings
+from cli.workspace import Workspace, load_settings, open_workspace
+from kernel.runtime.settings import Settings, SettingsError, load
 
 T = TypeVar("T")
 
-out = Console(highlight=False, soft_wrap=True)
+# Where nobody looks, lines are not cut to the width of a screen.
+out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 DataOption = Annotated[
     Path, typer.Option("--data", help="Folder of the embedded databases and keys.")
 ]
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="YAML file of settings; SLUICE_... goes over it.")
+    Path | None,
+    typer.Option(
+        "--config",
+        envvar="SLUICE_CONFIG",
+        help="YAML file of settings; SLUICE_... goes over it.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
@@ -67,10 +73,21 @@ def settings_of(data: Path, config: Path | None) -> tuple[Workspace, Settings]:
         fail(*lines)
 
 
+def client_settings(config: Path | None) -> Settings:
+    """Where the services are, for a command that only talks to them."""
+    try:
+        return load(config, os.environ)
+    except SettingsError as error:
+        fail(str(error))
+
+
 def token() -> str:
-    """The caller's bearer token, from SLUICE_TOKEN_FILE or none."""
+    """The caller's bearer token, from the file that SLUICE_TOKEN_FILE names, or none."""
     path = os.environ.get("SLUICE_TOKEN_FILE", "")
-    return Path(path).read_text().strip() if path else ""
+    try:
+        return Path(path).read_text().strip() if path else ""
+    except OSError as error:
+        fail(f"SLUICE_TOKEN_FILE: {path} cannot be read ({error.strerror}).")
 
 
 def log_to_stderr(least: int = logging.INFO) -> None:
@@ -84,18 +101,3 @@ def log_to_stderr(least: int = logging.INFO) -> None:
         ],
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
     )
-
-
-__all__ = [
-    "DEFAULT_DATA",
-    "ConfigOption",
-    "DataOption",
-    "JsonOption",
-    "err",
-    "fail",
-    "log_to_stderr",
-    "out",
-    "run",
-    "settings_of",
-    "token",
-]

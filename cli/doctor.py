@@ -18,8 +18,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from cli import processes
-from cli.console import DEFAULT_DATA, ConfigOption, DataOption, JsonOption, out, run, settings_of
-from cli.workspace import Workspace
+from cli.console import ConfigOption, DataOption, JsonOption, out, run, settings_of
+from cli.workspace import DEFAULT_DATA, Workspace
 from kernel.environment import Environment
 from kernel.errors import StoreAway
 from kernel.runtime.rpc import open_channel

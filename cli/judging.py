@@ -6,13 +6,14 @@ mesh in this process, submits every file, hands on the verdicts.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from cli import processes
-from cli.console import DataOption, JsonOption, fail, out, run
+from cli.console import DataOption, JsonOption, fail, log_to_stderr, out, run
 from cli.demo import FREE_PORTS
 from cli.submitting import (
     Submitted,
@@ -36,6 +37,7 @@ def judge(
     as_json: JsonOption = False,
 ) -> None:
     """Judge a folder of text, image and video files with real local models."""
+    log_to_stderr(logging.WARNING)
     from vendors.models.corpus import write_corpus
     from vendors.models.errors import ModelsMissingError
 

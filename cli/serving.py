@@ -12,7 +12,6 @@ import typer
 
 from cli import processes, vendor_process
 from cli.console import (
-    DEFAULT_DATA,
     ConfigOption,
     DataOption,
     fail,
@@ -21,7 +20,7 @@ from cli.console import (
     run,
     settings_of,
 )
-from cli.workspace import open_workspace
+from cli.workspace import DEFAULT_DATA, open_workspace
 from kernel.environment import Environment
 from kernel.store import migrations
 from kernel.store.transaction import Store

@@ -16,14 +16,12 @@ from rich.table import Table
 
 from cli import story
 from cli.console import (
-    DEFAULT_DATA,
     ConfigOption,
-    DataOption,
     JsonOption,
+    client_settings,
     fail,
     out,
     run,
-    settings_of,
     token,
 )
 from cli.submitting import aggregator_state
@@ -41,7 +39,6 @@ _TIMEOUT = 10
 
 def show(
     identifier: Annotated[str, typer.Argument(metavar="ID", help="A case id or a task id.")],
-    data: DataOption = DEFAULT_DATA,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -50,7 +47,7 @@ def show(
         raise typer.BadParameter(
             "a case id is 32 hex digits, a task id is <case id>.<number>", param_hint="ID"
         )
-    _, settings = settings_of(data, config)
+    settings = client_settings(config)
     told = run(_read(settings, identifier))
     if as_json:
         out.print(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode(), markup=False)
@@ -130,15 +127,14 @@ unknown = typer.Typer(
 @unknown.callback()
 def unknown_list(
     context: typer.Context,
-    data: DataOption = DEFAULT_DATA,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """The queue, with age and cost at stake."""
     if context.invoked_subcommand:
-        context.obj = (data, config)
+        context.obj = config
         return
-    _, settings = settings_of(data, config)
+    settings = client_settings(config)
 
     async def work() -> list[Any]:
         async with open_channel(settings.dispatcher_addr, token()) as channel:
@@ -185,8 +181,7 @@ def unknown_resolve(
     note: Annotated[str, typer.Option(help="Where the evidence is.")] = "",
 ) -> None:
     """Settle one UNKNOWN call by evidence from outside; the action is recorded."""
-    data, config = context.obj
-    _, settings = settings_of(data, config)
+    settings = client_settings(context.obj)
     kinds = dispatcher_pb2.ResolveUnknownRequest
     name = f"RESOLUTION_{resolution.name}"
 
@@ -202,13 +197,12 @@ def unknown_resolve(
 
 
 def pools(
-    data: DataOption = DEFAULT_DATA,
     config: ConfigOption = None,
     watch: Annotated[bool, typer.Option("--watch", help="Again every second.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Limits, calls in flight and backlog by pool."""
-    _, settings = settings_of(data, config)
+    settings = client_settings(config)
 
     async def read() -> list[tuple[Any, Any]]:
         async with (

@@ -18,18 +18,16 @@ import orjson
 import typer
 from google.protobuf.json_format import Parse, ParseError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from cli.console import (
-    DEFAULT_DATA,
     ConfigOption,
-    DataOption,
     JsonOption,
+    client_settings,
     err,
     fail,
     out,
     run,
-    settings_of,
     token,
 )
 from cli.errors import explain
@@ -68,12 +66,11 @@ def submit_content(
     tenant: Annotated[str, typer.Option(help="Tenant of plain files.")] = "local",
     version: Annotated[int, typer.Option(help="Content version of plain files.")] = 1,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for a verdict.")] = 300.0,
-    data: DataOption = DEFAULT_DATA,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Submit contents for moderation; sending the same file again finds the same case."""
-    _, settings = settings_of(data, config)
+    settings = client_settings(config)
     try:
         requests = [each for path in files for each in read_file(path, tenant, version)]
     except (UnreadableContentError, OSError) as error:
@@ -114,7 +111,7 @@ async def submit_all(
                     try:
                         await _one(each, request, submits, cases, wait, timeout)
                     except grpc.aio.AioRpcError as error:
-                        each.error = " ".join(explain(error) or [error.code().name])
+                        each.error = "; ".join(explain(error) or [error.code().name])
                     progress.advance(bar)
 
             await asyncio.gather(*(worker() for _ in range(_AT_ONCE)))
@@ -166,7 +163,7 @@ def print_submitted(found: list[Submitted], *, wait: bool, as_json: bool) -> Non
             shown = {f: getattr(each, f) for f in each.__slots__ if getattr(each, f)}
             out.print(orjson.dumps(shown).decode(), markup=False)
         return
-    table = Table("content", "case", "verdict" if wait else "accepted", "why")
+    table = Table("content", Column("case", no_wrap=True), "verdict" if wait else "accepted", "why")
     for each in found:
         verdict = each.state if wait else each.disposition
         why = each.error or " ".join(filter(None, (each.reason, each.rule)))

@@ -24,6 +24,8 @@ from kernel.limits import BrokenRelationError, IncarnationBounds, LeaseBounds
 from kernel.vendor import PoolProfile, VendorProfile
 
 PREFIX = "SLUICE_"
+# Read by the command itself: where the file is, and where a caller's token is.
+_NOT_SETTINGS = frozenset({"config", "token_file"})
 
 
 class SettingsError(ValueError):
@@ -301,7 +303,7 @@ def load(path: Path | None, environment: Mapping[str, str], **given: Any) -> Set
         if not variable.startswith(PREFIX):
             continue
         name = variable.removeprefix(PREFIX).lower()
-        if name == "config":
+        if name in _NOT_SETTINGS:
             continue
         if name not in scalars:
             raise SettingsError(f"{variable}: no such setting; unset it, or correct its name")

@@ -81,16 +81,26 @@ def _attempt(row: Row[Any]) -> Line:
     return Line(
         row.at,
         "ATTEMPT",
-        f"{outcome}{reason}".strip() or row.mover.lower(),
+        f"{outcome}{reason}".strip(),
         task_id=task_id(row.parent_id, row.n),
         attempt=row.attempt,
-        actor=f"{row.mover.lower()} {row.owner}".strip(),
+        actor=_actor(row),
         from_state=State(row.from_state),
         to_state=State(row.to_state),
         idempotency_key=row.idempotency_key,
         external_id=row.external_id,
         cost_micros=row.cost_micros,
     )
+
+
+def _actor(row: Row[Any]) -> str:
+    """Who moved the task: the mover, and where a process did it, the end of its name."""
+    mover = str(row.mover).lower()
+    if row.owner in ("", mover):
+        return mover
+    service, dash, name = row.owner.rpartition("-")
+    who = f"of {service}-{name[-6:]}" if dash else str(row.owner)
+    return f"{mover} {who}"
 
 
 def _receipt(row: Row[Any]) -> Line:
