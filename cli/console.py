@@ -99,5 +99,6 @@ def log_to_stderr(least: int = logging.INFO) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.LogfmtRenderer(),
         ],
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        # Looked up at each line: what standard error is can change under a test or a host.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )

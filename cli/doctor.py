@@ -14,7 +14,6 @@ import aiohttp
 import grpc
 import typer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from cli import processes
@@ -25,7 +24,7 @@ from kernel.errors import StoreAway
 from kernel.runtime.rpc import open_channel
 from kernel.runtime.settings import Settings
 from kernel.runtime.vault import VaultKeys
-from kernel.store import migrations
+from kernel.store import durability, migrations
 from kernel.store.transaction import Store, Tx
 
 _MOST_SKEW_SECONDS = 1.0
@@ -127,15 +126,10 @@ async def _database(name: str, store: Store, clocks: dict[str, int]) -> Check:
 
 async def _durability(name: str, store: Store) -> Check:
     """Whether a MySQL-like server flushes at each commit."""
-
-    def read(tx: Tx) -> str:
-        found = tx.connection.execute(text("select @@innodb_flush_log_at_trx_commit")).scalar()
-        return str(found)
-
-    value = await store.read(read)
+    value = await store.read(durability.flush_at_commit)
     return Check(
         f"{name} database flushes on commit",
-        value == "1",
+        value == durability.FLUSHES,
         f"innodb_flush_log_at_trx_commit = {value}",
         "Set it to 1: otherwise an accepted intent can be lost with the server.",
     )

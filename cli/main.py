@@ -15,6 +15,7 @@ import typer
 from cli import demo as demos
 from cli import doctor, judging, serving, showing, submitting
 from cli.console import fail, log_to_stderr, out, run
+from cli.labs import lab
 from kernel.environment import Environment
 
 app = typer.Typer(
@@ -36,6 +37,7 @@ app.command()(showing.show)
 app.add_typer(showing.unknown, name="unknown")
 app.command()(showing.pools)
 app.command()(judging.judge)
+app.command()(lab)
 app.add_typer(database, name="db")
 app.command()(doctor.doctor)
 

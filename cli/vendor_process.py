@@ -100,7 +100,11 @@ class VendorControl:
 async def start(port: int, bodies: Mapping[str, Any], environment: Environment) -> RunningSimulator:
     """A simulator in this process that plays these vendors."""
     simulator = await serve(port, environment)
-    await VendorControl(f"http://127.0.0.1:{simulator.port}").put(bodies)
+    try:
+        await VendorControl(f"http://127.0.0.1:{simulator.port}").put(bodies)
+    except BaseException:
+        await simulator.stop()
+        raise
     return simulator
 
 

@@ -8,7 +8,7 @@ outcomes into moves. Source: DESIGN sections 2, 6 and 7.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from kernel.lifecycle import State
@@ -218,6 +218,29 @@ def after_call(call: CallOutcome, task: TaskFacts, now: int, waits: WaitRules) -
                 True,
                 external_id=call.external_id,
             )
+
+
+def after_settled(call: CallOutcome, task: TaskFacts, now: int, waits: WaitRules) -> Settlement:
+    """The move that a settled row of the ledger demands of a task in doubt.
+
+    The row speaks for the whole key where its call may be sent again, or was sent once: then
+    nothing is in doubt any more, and what nobody wants is closed instead of tried again.
+    """
+    if speaks_for_all_sends(call):
+        task = replace(task, maybe_executed=False)
+        if _open_again(call) and not (task.wanted and now < task.deadline):
+            return after_fence_never_begun(task, now, waits)
+    return after_call(call, task, now, waits)
+
+
+def speaks_for_all_sends(call: CallOutcome) -> bool:
+    """Whether a settled outcome leaves no earlier send of its key in doubt."""
+    return call.sends <= 1 or _open_again(call)
+
+
+def _open_again(call: CallOutcome) -> bool:
+    refused = call.outcome is Outcome.REJECTED and call.retryable
+    return refused or call.outcome in (Outcome.NOT_SENT, Outcome.THROTTLED)
 
 
 def after_fence_never_begun(task: TaskFacts, now: int, waits: WaitRules) -> Settlement:

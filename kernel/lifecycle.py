@@ -79,12 +79,14 @@ MOVES: tuple[Move, ...] = (
     *_moves((State.READY,), (State.UNKNOWN,), (Mover.CLAIM,), maybe_executed=True),
     *_moves((State.READY,), (State.IN_FLIGHT,), (Mover.CLAIM,)),
     *_moves(
-        (State.IN_FLIGHT,),
-        (State.SUCCEEDED, State.ACCEPTED, State.RETRY_WAIT, State.UNKNOWN, State.READY),
-        (Mover.SETTLE,),
+        (State.IN_FLIGHT,), (State.ACCEPTED, State.RETRY_WAIT, State.READY), (Mover.SETTLE,)
     ),
-    *_moves((State.IN_FLIGHT,), (State.FAILED,), (Mover.SETTLE,)),
-    *_moves((State.IN_FLIGHT,), (State.IN_FLIGHT,), (Mover.TAKEOVER,)),
+    # What may have executed is never called failed: only evidence clears the flag.
+    *_moves(
+        (State.IN_FLIGHT,), (State.SUCCEEDED, State.FAILED), (Mover.SETTLE,), maybe_executed=False
+    ),
+    *_moves((State.IN_FLIGHT,), (State.UNKNOWN,), (Mover.SETTLE,), maybe_executed=True),
+    *_moves((State.IN_FLIGHT,), (State.IN_FLIGHT,), (Mover.TAKEOVER,), maybe_executed=True),
     # Only after FenceCall said NEVER_BEGUN, which is the evidence that clears the flag.
     *_moves(
         (State.IN_FLIGHT,),
@@ -92,24 +94,33 @@ MOVES: tuple[Move, ...] = (
         (Mover.TAKEOVER,),
         maybe_executed=False,
     ),
-    *_moves(
-        (State.UNKNOWN,),
-        (State.SUCCEEDED, State.ACCEPTED, State.FAILED, State.RETRY_WAIT),
-        _EVIDENCE,
-    ),
+    *_moves((State.UNKNOWN,), (State.ACCEPTED, State.RETRY_WAIT), _EVIDENCE),
+    *_moves((State.UNKNOWN,), (State.SUCCEEDED, State.FAILED), _EVIDENCE, maybe_executed=False),
     # Proved not executed, and no longer wanted.
     *_moves((State.UNKNOWN,), (State.CANCELLED, State.EXPIRED), _EVIDENCE, maybe_executed=False),
-    *_moves((State.ACCEPTED,), (State.SUCCEEDED, State.FAILED), (Mover.RECEIPT, Mover.RESOLVER)),
-    *_moves((State.ACCEPTED,), (State.UNKNOWN,), (Mover.RESOLVER,)),
+    *_moves(
+        (State.ACCEPTED,),
+        (State.SUCCEEDED, State.FAILED),
+        (Mover.RECEIPT, Mover.RESOLVER),
+        maybe_executed=False,
+    ),
+    *_moves((State.ACCEPTED,), (State.UNKNOWN,), (Mover.RESOLVER,), maybe_executed=True),
     # The vendor confirmed a cancel.
     *_moves((State.ACCEPTED,), (State.CANCELLED,), (Mover.RESOLVER,), maybe_executed=False),
+    *_moves((State.READY, State.RETRY_WAIT), (State.ACCEPTED,), (Mover.RECEIPT,)),
     *_moves(
         (State.READY, State.RETRY_WAIT),
-        (State.ACCEPTED, State.SUCCEEDED, State.FAILED),
+        (State.SUCCEEDED, State.FAILED),
         (Mover.RECEIPT,),
+        maybe_executed=False,
     ),
     # Late adoption: a success that arrives after a failure is the stronger fact.
-    *_moves((State.FAILED, State.EXPIRED), (State.SUCCEEDED,), (Mover.RECEIPT,)),
+    *_moves(
+        (State.FAILED, State.EXPIRED),
+        (State.SUCCEEDED,),
+        (Mover.RECEIPT,),
+        maybe_executed=False,
+    ),
 )
 
 _ALLOWED = {

@@ -51,7 +51,7 @@ def parse_retry_after(header: str | None, now: int, cap_seconds: float = 60.0) -
         return min(float(text), cap_seconds)
     try:
         when = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)

@@ -82,6 +82,14 @@ class Caller:
                 f"Caller {self.name} may not act for this tenant; nothing was done."
             )
 
+    def require_one_of(self, *roles: str) -> None:
+        """Raises PermissionDenied unless the caller has one of `roles`."""
+        if self.roles.isdisjoint(roles):
+            raise errors.PermissionDenied(
+                f"Caller {self.name} has none of the roles {', '.join(roles)}; nothing was done.",
+                role=roles[0],
+            )
+
 
 LOCAL = Caller("local")
 _caller: ContextVar[Caller] = ContextVar("caller", default=LOCAL)
@@ -223,7 +231,7 @@ class _Edge(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             await context.abort_with_status(rpc_status.to_status(problem_status(error)))
         error_id = self._environment.new_id()
         # Frames and the type, never the text: it can hold what must not be logged.
-        frames = "".join(traceback.format_tb(error.__traceback__))
+        frames = "".join(traceback.format_tb(error.__traceback__, limit=-8))
         _log.error(
             "call_failed",
             method=method,

@@ -336,7 +336,10 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from error
     except yaml.YAMLError as error:
-        raise SettingsError(f"{path}: is not YAML ({error})") from error
+        # The place and the problem, never the line: it can hold a key.
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        where = f"line {mark.line + 1}: " if mark is not None else ""
+        raise SettingsError(f"{path}: is not YAML ({where}{problem or 'unreadable'})") from None
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):

@@ -36,9 +36,14 @@ class VaultKeys:
     def __init__(self, keys: Sequence[tuple[str, bytes]]) -> None:
         if not keys:
             raise VaultKeyError("SLUICE_VAULT_KEYS holds no key; give id:base64(32 bytes)")
-        for key_id, key in keys:
-            if len(key) != 32 or not key_id or len(key_id) > 32:
-                raise VaultKeyError(f"vault key {key_id!r}: 32 bytes and an id of 1 to 32 letters")
+        for at, (key_id, key) in enumerate(keys, start=1):
+            if len(key) != 32 or not 0 < len(key_id) <= 32:
+                # By its place: where the two are swapped, the id is the key itself.
+                raise VaultKeyError(
+                    f"SLUICE_VAULT_KEYS: key number {at} needs 32 bytes and an id of 1 to 32 letters"
+                )
+        if len({key_id for key_id, _ in keys}) < len(keys):
+            raise VaultKeyError("SLUICE_VAULT_KEYS: two keys have the same id; each needs its own")
         self._ciphers = {key_id: AESGCM(key) for key_id, key in keys}
         self._sealing = keys[0][0]
 
@@ -46,14 +51,16 @@ class VaultKeys:
     def parse(cls, text: str) -> VaultKeys:
         """Keys from "id:base64,id:base64", the sealing one first."""
         keys = []
-        for item in filter(None, (part.strip() for part in text.split(","))):
+        items = filter(None, (part.strip() for part in text.split(",")))
+        for at, item in enumerate(items, start=1):
             key_id, colon, encoded = item.partition(":")
             try:
                 key = base64.b64decode(encoded, validate=True)
             except binascii.Error:
                 key = b""
             if not colon or not key:
-                raise VaultKeyError(f"vault key {key_id!r} is not id:base64")
+                # By its place: without a colon, what stands for the id is the key itself.
+                raise VaultKeyError(f"SLUICE_VAULT_KEYS: key number {at} is not id:base64")
             keys.append((key_id, key))
         return cls(keys)
 
@@ -67,8 +74,8 @@ class VaultKeys:
 
     def open(self, sealed: bytes, bound_to: bytes = b"") -> bytes:
         """Decrypt; raises VaultKeyError when the key is not there or the bytes were changed."""
-        size = sealed[0]
-        key_id = sealed[1 : 1 + size].decode()
+        size = sealed[0] if sealed else 0
+        key_id = sealed[1 : 1 + size].decode(errors="replace")
         rest = sealed[1 + size :]
         cipher = self._ciphers.get(key_id)
         if cipher is None:
@@ -77,7 +84,7 @@ class VaultKeys:
             return cipher.decrypt(
                 rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], key_id.encode() + bound_to
             )
-        except InvalidTag as error:
+        except (InvalidTag, ValueError) as error:
             raise VaultKeyError("a sealed payload does not open with its key") from error
 
 

@@ -103,10 +103,10 @@ _LISTED = Statement(
          decided_by, note, decided_at
        from decisions where parent_id = :parent_id order by version"""
 )
-_FIRST = Statement(
-    """select parent_id, version, outcome, reason, policy_id, policy_version, rule, evidence,
-         decided_by, note, decided_at
-       from decisions where parent_id = :parent_id and version = 1"""
+_FIRST_EVIDENCE = Statement(
+    """select d.parent_id, d.evidence from {batch} b
+       join decisions d on d.parent_id = b.parent_id and d.version = 1""",
+    {"parent_id": "text"},
 )
 # A late result of a task is kept once; the primary key lets the first one in.
 _KEEP_LATE = Statement(
@@ -156,10 +156,13 @@ def listed(tx: Tx, parent_id: str) -> list[StoredDecision]:
     return [_decision(row) for row in tx.query(_LISTED, parent_id=parent_id)]
 
 
-def first(tx: Tx, parent_id: str) -> StoredDecision | None:
-    """The decision that closed the parent for results; None while there is none."""
-    row = tx.one(_FIRST, parent_id=parent_id)
-    return _decision(row) if row else None
+def seen_first(tx: Tx, parent_ids: Iterable[str]) -> dict[str, frozenset[str]]:
+    """The task ids in the evidence of each parent's first decision; none: not decided yet."""
+    rows = [(parent_id,) for parent_id in sorted(set(parent_ids))]
+    return {
+        row.parent_id: frozenset(each[0] for each in orjson.loads(row.evidence))
+        for row in (tx.query(_FIRST_EVIDENCE, rows) if rows else [])
+    }
 
 
 def keep_late(tx: Tx, late: LateResult) -> int:

@@ -40,6 +40,15 @@ class Key(TypeDecorator[str]):
         return dialect.type_descriptor(VARBINARY(self.most_bytes))
 
 
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
+        """Bytes for VARBINARY."""
+        return value.encode() if value is not None and dialect.name != "sqlite" else value
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
+        """Text again."""
+        return value.decode() if isinstance(value, bytes) else value
+
+
 # Microseconds since the epoch; also ids that count.
 Micros = BigInteger().with_variant(Integer, "sqlite")
 Document = Text().with_variant(LONGTEXT, "mysql", "mariadb")

@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.engine import Engine
+from sqlalchemy.exc import InterfaceError, OperationalError
 
 _MOST = 256
 
@@ -66,6 +67,10 @@ class GroupCommitter:
                 savepoint = connection.begin_nested()
                 try:
                     results.append((work(connection), None))
+                except (OperationalError, InterfaceError):
+                    # The database itself failed, and may have ended the transaction: a
+                    # savepoint no longer stands for anything, so none of the group is kept.
+                    raise
                 except Exception as error:
                     savepoint.rollback()
                     results.append((None, error))

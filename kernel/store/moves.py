@@ -138,6 +138,12 @@ _RENEW = joined_update(
     where="""t.parent_id = b.parent_id and t.n = b.n and t.state = 'IN_FLIGHT'
          and t.attempt = b.fence_attempt and t.owner = b.fence_owner""",
 )
+_STILL_HELD = Statement(
+    """select t.parent_id, t.n, t.attempt from {batch} b join tasks t
+       on t.parent_id = b.parent_id and t.n = b.n and t.state = 'IN_FLIGHT'
+         and t.attempt = b.fence_attempt and t.owner = b.fence_owner""",
+    {"parent_id": "text", "n": "int", "fence_attempt": "int", "fence_owner": "text"},
+)
 # Whoever works a due row moves its next event on first, so that others leave it alone.
 _RESERVE = joined_update(
     "tasks",
@@ -209,10 +215,12 @@ def move(tx: Tx, moves: Sequence[TaskMove]) -> Moved:
     return Moved(changed, lost)
 
 
-def renew(tx: Tx, held: Iterable[Task], lease_micros: int) -> int:
-    """Renew leases under their fence; returns how many are still held."""
+def renew(tx: Tx, held: Sequence[Task], lease_micros: int) -> set[tuple[str, int, int]]:
+    """Renew leases under their fence; returns (parent, n, attempt) of those still held."""
     rows = [(task.parent_id, task.n, task.attempt, task.owner) for task in held]
-    return tx.changed(_RENEW, rows, lease=lease_micros) if rows else 0
+    if not rows or tx.changed(_RENEW, rows, lease=lease_micros) == len(rows):
+        return {(task.parent_id, task.n, task.attempt) for task in held}
+    return {(row.parent_id, row.n, row.attempt) for row in tx.query(_STILL_HELD, rows)}
 
 
 def reserve(tx: Tx, due: Iterable[Task], wait_micros: int) -> None:

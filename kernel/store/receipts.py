@@ -102,12 +102,17 @@ _LISTED = Statement(
        order by received_at, receipt_id"""
 )
 
-# Results for tasks that are closed otherwise, by the vendor's time.
+# Results for tasks that are closed otherwise, by the vendor's time; not kept as late ones yet.
 _LATE_SUCCESSES = Statement(
-    """select n, source, scores, received_at from receipts
-       where parent_id = :parent_id and disposition = 'LATE' and state = 'SUCCEEDED'
-         and scores is not null
-       order by n, occurred_at, receipt_id"""
+    """select r.parent_id, r.n, r.source, r.scores, r.received_at from {batch} b
+       join receipts r on r.parent_id = b.parent_id
+       join tasks t on t.parent_id = r.parent_id and t.n = r.n
+       where r.disposition = 'LATE' and r.state = 'SUCCEEDED' and r.scores is not null
+         and t.requirement <> 'SHADOW'
+         and not exists (select 1 from late_results l
+           where l.parent_id = r.parent_id and l.n = r.n)
+       order by r.parent_id, r.n, r.occurred_at, r.receipt_id""",
+    {"parent_id": "text"},
 )
 
 # How long after an ACCEPTED receipt the final one may take before the vendor is asked.
@@ -131,11 +136,8 @@ def take(tx: Tx, arrived: Sequence[NewReceipt]) -> list[str]:
         tx.execute(_INSERT, [_row(receipt) for receipt in fresh.values()])
         locked = tasks.lock(tx, {(r.parent_id, r.n) for r in fresh.values()})
         dispositions = apply(tx, locked, fresh.keys())
-    told = []
-    for receipt in arrived:
-        first = fresh.get(receipt.receipt_id) is receipt
-        told.append(dispositions[receipt.receipt_id] if first else Disposition.DUPLICATE)
-    return told
+    # The first copy in the batch is told what became of it, any other that it is one.
+    return [dispositions.pop(each.receipt_id, Disposition.DUPLICATE) for each in arrived]
 
 
 def apply(
@@ -187,9 +189,10 @@ def listed(tx: Tx, parent_id: str, n: int = 0) -> list[Row[Any]]:
     return tx.query(_LISTED, parent_id=parent_id, n=n)
 
 
-def late_successes(tx: Tx, parent_id: str) -> list[Row[Any]]:
-    """Results of a parent's tasks that came when the task was closed otherwise."""
-    return tx.query(_LATE_SUCCESSES, parent_id=parent_id)
+def late_successes(tx: Tx, parent_ids: Iterable[str]) -> list[Row[Any]]:
+    """Results that came when their task was closed otherwise, and are not kept as late yet."""
+    rows = [(parent_id,) for parent_id in sorted(set(parent_ids))]
+    return tx.query(_LATE_SUCCESSES, rows) if rows else []
 
 
 def _move(task: Task, merged: Merged, now: int) -> moves.TaskMove | None:

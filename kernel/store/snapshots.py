@@ -7,7 +7,7 @@ move rows are elsewhere. Source: DESIGN section 8.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,16 @@ _RESULTS_SINCE = Statement(
         where t.parent_id = :parent_id and t.state = 'SUCCEEDED' and t.result_at >= :since
         order by t.n"""  # noqa: S608
 )
+# Results of decided parents that are not kept as late ones yet; shadow results never are.
+_RESULTS_NOT_KEPT = Statement(
+    f"""select {_COLUMNS} from {{batch}} b join tasks t on t.parent_id = b.parent_id
+        where t.state = 'SUCCEEDED' and t.requirement <> 'SHADOW' and t.scores is not null
+          and t.result_at >= b.since
+          and not exists (select 1 from late_results l
+            where l.parent_id = t.parent_id and l.n = t.n)
+        order by t.parent_id, t.n""",  # noqa: S608
+    {"parent_id": "text", "since": "int"},
+)
 # Everything that changes what is shown of a case raises one of these.
 _MARK = Statement(
     """select p.version,
@@ -90,6 +100,14 @@ def has_open_required(tx: Tx, parent_id: str) -> bool:
 def results_since(tx: Tx, parent_id: str, since: int) -> list[ChildRow]:
     """The children that succeeded, with a result stored at `since` (microseconds) or later."""
     return [_child(row) for row in tx.query(_RESULTS_SINCE, parent_id=parent_id, since=since)]
+
+
+def results_not_kept(tx: Tx, since: Mapping[str, int]) -> dict[str, list[ChildRow]]:
+    """Results stored at `since[parent id]` (microseconds) or later that are not kept as late."""
+    found: dict[str, list[ChildRow]] = {}
+    for row in tx.query(_RESULTS_NOT_KEPT, sorted(since.items())) if since else []:
+        found.setdefault(row.parent_id, []).append(_child(row))
+    return found
 
 
 def mark(tx: Tx, parent_id: str) -> Mark | None:

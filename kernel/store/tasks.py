@@ -1,6 +1,6 @@
 """Tasks as rows: inserted once, read by key, by pool and by due time. Moves are in `moves`.
 
-Receives the open transaction. Hands on `Task`s. Lists page by key and read no result.
+Receives the open transaction. Hands on `Task`s. Pages of them are in `task_lists`.
 """
 
 from __future__ import annotations
@@ -224,26 +224,6 @@ _UNWANTED = Statement(
        where p.cancel_requested_at is not null""",
     {"parent_id": "text"},
 )
-_PAGE = Statement(
-    f"""select {COLUMNS.replace("t.scores", "null as scores")} from tasks t
-        where (t.parent_id > :after_parent or (t.parent_id = :after_parent and t.n > :after_n))
-          and (:parent_id = '' or t.parent_id = :parent_id)
-          and (:tenant_id = '' or t.tenant_id = :tenant_id)
-          and (:state = '' or t.state = :state) and (:pool = '' or t.pool = :pool)
-        order by t.parent_id, t.n limit :most"""  # noqa: S608
-)
-_UNKNOWN_PAGE = Statement(
-    f"""select {COLUMNS.replace("t.scores", "null as scores")} from tasks t
-        where t.state = 'UNKNOWN'
-          and (t.unknown_since > :after_at or (t.unknown_since = :after_at
-            and (t.parent_id > :after_parent
-              or (t.parent_id = :after_parent and t.n > :after_n))))
-        order by t.unknown_since, t.parent_id, t.n limit :most"""  # noqa: S608
-)
-_POOL_COUNTS = Statement(
-    """select pool, state, count(*) as amount, min(start_tag) as oldest from tasks
-       where wake_at is not null group by pool, state"""
-)
 
 
 def insert(tx: Tx, tasks: Iterable[NewTask]) -> None:
@@ -316,53 +296,3 @@ def unwanted_parents(tx: Tx, parent_ids: Iterable[str]) -> set[str]:
     """Those of these parents that are to be cancelled."""
     rows = [(parent_id,) for parent_id in sorted(set(parent_ids))]
     return {row.id for row in tx.query(_UNWANTED, rows)} if rows else set()
-
-
-def page(
-    tx: Tx,
-    *,
-    after: TaskKey = ("", 0),
-    most: int = 100,
-    parent_id: str = "",
-    tenant_id: str = "",
-    state: str = "",
-    pool: str = "",
-) -> list[Task]:
-    """Tasks by key, after a key, without their scores; empty filters match everything."""
-    rows = tx.query(
-        _PAGE,
-        after_parent=after[0],
-        after_n=after[1],
-        parent_id=parent_id,
-        tenant_id=tenant_id,
-        state=state,
-        pool=pool,
-        most=most,
-    )
-    return [Task.of(row) for row in rows]
-
-
-def unknown_page(tx: Tx, *, after: tuple[int, str, int] = (0, "", 0), most: int) -> list[Task]:
-    """UNKNOWN tasks, the oldest first, after (unknown_since, parent id, n)."""
-    rows = tx.query(
-        _UNKNOWN_PAGE, after_at=after[0], after_parent=after[1], after_n=after[2], most=most
-    )
-    return [Task.of(row) for row in rows]
-
-
-@dataclass(frozen=True, slots=True)
-class PoolCount:
-    """How many open tasks of a pool are in a state, and the oldest start tag among them."""
-
-    pool: str
-    state: State
-    amount: int
-    oldest: int
-
-
-def pool_counts(tx: Tx) -> list[PoolCount]:
-    """Open tasks by pool and state."""
-    return [
-        PoolCount(row.pool, State(row.state), row.amount, row.oldest)
-        for row in tx.query(_POOL_COUNTS)
-    ]

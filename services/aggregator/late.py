@@ -1,18 +1,19 @@
 """Results that came after the decision: found, kept once, told once.
 
-Receives a decided parent. Hands on the results that its first decision did not see; the
+Receives decided parents. Hands on the results that their first decision did not see; the
 decision stands. Shadow results never take part, so they are never late either. Source:
 DESIGN sections 8 and 12.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import orjson
 
-from kernel.decision import Requirement
-from kernel.store import decisions, outbox, parents, receipts, snapshots, tasks
+from kernel.identity import task_id
+from kernel.store import decisions, outbox, parents, receipts, snapshots
 from kernel.store.decisions import LateResult
-from kernel.store.parents import Parent
 from kernel.store.transaction import Tx
 
 TOPIC = "sluice.late_results"
@@ -21,41 +22,38 @@ ATTEMPT = "attempt"
 """The source of a result that a settle brought; else the source of its receipt."""
 
 
-def find(tx: Tx, parent: Parent, since: int) -> tuple[LateResult, ...]:
-    """Results stored at `since` (microseconds) or later that no decision saw, and not kept yet.
+def find(tx: Tx, since: Mapping[str, int]) -> dict[str, tuple[LateResult, ...]]:
+    """Results of decided parents that no decision saw and that are not kept yet, by parent.
 
-    What was seen is the first decision's evidence, not a time: a result may be stored
-    between the read of the set and the write of the decision.
+    `since`: parent id -> microseconds; older results are not looked at. What was seen is the
+    first decision's evidence, not a time: a result may be stored between the read of the set
+    and the write of the decision.
     """
-    decided = decisions.first(tx, parent.id)
-    if decided is None:
-        return ()
-    seen = {evidence.task_id for evidence in decided.evidence}
-    kept = {late.n for late in decisions.late_results(tx, parent.id)}
-    found: dict[int, LateResult] = {}
-    for row in snapshots.results_since(tx, parent.id, since):
-        child = row.child
-        if child.requirement is Requirement.SHADOW or child.task_id in seen or row.n in kept:
-            continue
-        if child.scores is not None:
-            source = _source(tx, parent.id, row.n)
-            found[row.n] = LateResult(
-                parent.id, row.n, source, child.scores, row.result_at or parent.deadline
+    stored = snapshots.results_not_kept(tx, since)
+    received = receipts.late_successes(tx, since)
+    seen = decisions.seen_first(tx, stored.keys() | {row.parent_id for row in received})
+    found: dict[str, dict[int, LateResult]] = {}
+    for parent_id, rows in stored.items():
+        for row in rows:
+            if parent_id in seen and row.child.task_id not in seen[parent_id]:
+                found.setdefault(parent_id, {})[row.n] = LateResult(
+                    parent_id,
+                    row.n,
+                    _source(tx, parent_id, row.n),
+                    row.child.scores or {},
+                    row.result_at or 0,
+                )
+    for receipt in received:
+        key = (receipt.parent_id, receipt.n)
+        if key[0] in seen and task_id(*key) not in seen[key[0]]:
+            found.setdefault(key[0], {}).setdefault(
+                key[1],
+                LateResult(*key, receipt.source, orjson.loads(receipt.scores), receipt.received_at),
             )
-    for receipt in receipts.late_successes(tx, parent.id):
-        if receipt.n in kept or receipt.n in found:
-            continue
-        task = tasks.get(tx, (parent.id, receipt.n))
-        if task is None or task.requirement is Requirement.SHADOW or task.task_id in seen:
-            continue
-        found[receipt.n] = LateResult(
-            parent.id,
-            receipt.n,
-            receipt.source,
-            orjson.loads(receipt.scores),
-            receipt.received_at,
-        )
-    return tuple(found[n] for n in sorted(found))
+    return {
+        parent_id: tuple(results[n] for n in sorted(results))
+        for parent_id, results in found.items()
+    }
 
 
 def keep(tx: Tx, results: tuple[LateResult, ...]) -> int:
@@ -71,10 +69,8 @@ def keep(tx: Tx, results: tuple[LateResult, ...]) -> int:
     for result in results:
         number = decisions.keep_late(tx, result)
         if number:
-            task_id = f"{parent_id}.{result.n}"
-            told.append(
-                (TOPIC, parent_id, {"case_id": parent_id, "task_id": task_id, "version": number})
-            )
+            body = {"case_id": parent_id, "task_id": task_id(parent_id, result.n)}
+            told.append((TOPIC, parent_id, {**body, "version": number}))
     outbox.append(tx, told)
     return len(told)
 

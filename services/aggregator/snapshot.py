@@ -81,6 +81,7 @@ def look(
     sizes = snapshots.sizes(tx, found)
     cases: list[Case] = []
     read: list[Case] = []
+    decided: dict[str, int] = {}
     for parent_id in sorted(marked.keys() | due):
         case = Case(
             parent_id, found.get(parent_id), tuple(marked.get(parent_id, ())), parent_id in due
@@ -92,7 +93,8 @@ def look(
             since = parent.created_at
             if sizes[parent_id] > ALWAYS_READ and parent.decided_at is not None:
                 since = parent.decided_at - OVERLAP_MICROS
-            cases.append(replace(case, late=late.find(tx, parent, since)))
+            decided[parent_id] = since
+            cases.append(case)
         elif sizes[parent_id] <= ALWAYS_READ:
             read.append(case)
         else:
@@ -105,6 +107,8 @@ def look(
                 or _matters(tx, parent, policy, len(large.markers), sizes[parent_id], since)
             )
             (read if ripe else cases).append(large if ripe else replace(large, waits=True))
+    missed = late.find(tx, decided)
+    cases = [replace(case, late=missed.get(case.parent_id, ())) for case in cases]
     sets = snapshots.children(tx, [case.parent_id for case in read])
     cases += [replace(case, children=tuple(sets[case.parent_id])) for case in read]
     ids = [marker_id for each in marked.values() for marker_id in each]

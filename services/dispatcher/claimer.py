@@ -1,4 +1,4 @@
-"""The claimer: keeps every pool's places filled, and renews what it holds.
+"""The claimer: keeps every pool's places filled, has the calls made, and settles them.
 
 Receives wake-ups and free places. Hands on claimed tasks to their execution, and what came
 back to the settle, in batches. Nothing waits in memory under a running lease: it claims
@@ -16,20 +16,20 @@ import structlog
 from kernel.attempt import NO_PERMIT, CallOutcome, CallRequest, Outcome, WaitRules
 from kernel.budget import RetryBudget
 from kernel.environment import Environment
+from kernel.errors import StoreAway
 from kernel.limits import LeaseBounds
 from kernel.retry import Backoff
 from kernel.runtime.wakeups import CHANGED, Wakeups, ready_topic
-from kernel.store import moves
 from kernel.store.tasks import Task
 from kernel.store.transaction import Store
 from kernel.vendor import PoolProfile
 from services.dispatcher import pipeline
 from services.dispatcher.gateway import Gateway, LinkLostError, Occupied
+from services.dispatcher.leases import Held, Leases
 from services.dispatcher.pipeline import Finished
 
 _log = structlog.get_logger("sluice.dispatcher")
 _SETTLE_BATCH = 500
-_MICROS = 1_000_000
 # A pool that had no permit is asked again after this wait, which grows while it stays full.
 _FULL = Backoff(base_seconds=0.02, cap_seconds=0.5, floor=0.5)
 
@@ -61,15 +61,6 @@ class PoolState:
         self.elsewhere = max(0, seen.in_use - self.running)
 
 
-@dataclass(slots=True)
-class Held:
-    """A lease; `ends` on the steady clock, counted from before the statement that took it."""
-
-    task: Task
-    ends: float
-    work: asyncio.Task[None] | None = None
-
-
 class Claimer:
     """Claims, executes, renews and settles for one dispatcher process."""
 
@@ -91,7 +82,6 @@ class Claimer:
         self._environment = environment
         self._wakeups = wakeups
         self._owner = owner
-        self._bounds = bounds
         self._backoff = backoff
         self._query_backoff = query_backoff
         self._poll_seconds = poll_seconds
@@ -99,11 +89,17 @@ class Claimer:
         self.pools = {
             name: PoolState(pool, RetryBudget(), pool.concurrency) for name, pool in pools.items()
         }
-        self.held: dict[tuple[str, int, int], Held] = {}
+        self.leases = Leases(store, environment, bounds)
         self._finished: asyncio.Queue[Finished] = asyncio.Queue()
         self._look = asyncio.Event()
+        self._claims_under_way = 0
         self.draining = False
         self.fenced = 0
+
+    @property
+    def held(self) -> dict[tuple[str, int, int], Held]:
+        """What this dispatcher holds a lease of."""
+        return self.leases.held
 
     def waits(self) -> WaitRules:
         """The waits for one decision, with a fresh random draw."""
@@ -134,7 +130,7 @@ class Claimer:
         for name, pool in self.pools.items():
             if name in occupied:
                 pool.learn(occupied[name])
-            while pool.free > 0 and pool.full_until <= self._steady():
+            while not self.draining and pool.free > 0 and pool.full_until <= self.leases.steady():
                 if not await self._claim(name, pool):
                     break
 
@@ -145,40 +141,27 @@ class Claimer:
             batch.append(self._finished.get_nowait())
         try:
             settled = await self._store.write(pipeline.settle, batch, self.waits())
-        except BaseException:
-            # The answers are kept: the next round writes them, under the same fence.
-            for each in batch:
-                self._finished.put_nowait(each)
+        except asyncio.CancelledError:
+            self._put_back(batch)
             raise
-        self.fenced += settled.fenced
-        for each in batch:
-            self._release(each.task)
+        except StoreAway:
+            # The answers are kept: the next round writes them, under the same fence.
+            self._put_back(batch)
+            raise
+        except Exception:
+            # One of them cannot be written: the others must not wait for it.
+            await self._settle_one_by_one(batch)
+        else:
+            self.fenced += settled.fenced
+            for each in batch:
+                self._release(each.task)
         await self._wakeups.publish(CHANGED, "", "")
         self._look.set()
-
-    async def renew_round(self) -> None:
-        """Renew every lease, then let go of those that could not be kept."""
-        await self._environment.clock.sleep(self._bounds.renew_interval_seconds)
-        before = self._steady()
-        leases = list(self.held.values())
-        try:
-            await self._store.write(
-                moves.renew, [lease.task for lease in leases], self._lease_micros
-            )
-            for lease in leases:
-                lease.ends = before + self._bounds.lease_seconds
-        finally:
-            self.drop_ended()
-
-    def drop_ended(self) -> None:
-        """Stop working on tasks whose lease may have ended: somebody else may hold them."""
-        for lease in list(self.held.values()):
-            if lease.ends <= self._steady() and lease.work is not None:
-                lease.work.cancel()
 
     def run_taken_over(self, task: Task, lease_start: float) -> None:
         """Execute a task that was taken over, ahead of anything that is newly claimed."""
         self._start(task, lease_start)
+        self.leases.drop_ended()
 
     def adopt(self, task: Task, call: CallOutcome, lease_start: float) -> None:
         """Settle a task that was taken over with an outcome that is known already."""
@@ -188,76 +171,86 @@ class Claimer:
     async def drain(self, seconds: float) -> None:
         """Claim no more, and give calls under way up to `seconds` to settle."""
         self.draining = True
-        try:
-            async with asyncio.timeout(seconds):
-                while self.held:
-                    await self._environment.clock.sleep(0.05)
-        except TimeoutError:
+        ends = self.leases.steady() + seconds
+        while (self.held or self._claims_under_way) and self.leases.steady() < ends:
+            await self._environment.clock.sleep(0.05)
+        if self.held:
             _log.warning("drain_ended_with_open_calls", calls=len(self.held))
-
-    async def abandon(self) -> None:
-        """End what still runs; its rows keep their lease, and are taken over after it."""
-        works = [lease.work for lease in self.held.values() if lease.work is not None]
-        for work in works:
-            work.cancel()
-        await asyncio.gather(*works, return_exceptions=True)
 
     def finish(self, task: Task, call: CallOutcome) -> None:
         """Hand a held task's outcome to the settle."""
         self._finished.put_nowait(Finished(task, call))
 
     async def _claim(self, name: str, pool: PoolState) -> bool:
-        before = self._steady()
+        before = self.leases.steady()
         most = min(pool.free, _SETTLE_BATCH)
-        claimed = await self._store.write(
-            pipeline.claim, name, most, self._owner, self._lease_micros
-        )
+        self._claims_under_way += 1
+        try:
+            claimed = await self._store.write(
+                pipeline.claim, name, most, self._owner, self.leases.micros
+            )
+        finally:
+            self._claims_under_way -= 1
         pool.budget.earn(sum(task.attempt == 1 for task in claimed))
         for task in claimed:
             self._start(task, before)
+        # A store that took longer than a lease hands on what others may hold by now.
+        self.leases.drop_ended()
         return len(claimed) == most
 
     def _start(self, task: Task, lease_start: float) -> None:
         held = self._hold(task, lease_start)
         held.work = asyncio.create_task(self._execute(task), name=f"execute:{task.task_id}")
 
+        def ended(work: asyncio.Task[None]) -> None:
+            # The lease may have ended: whoever takes over asks the proxy what became of it.
+            if work.cancelled():
+                self._release(task)
+
+        held.work.add_done_callback(ended)
+
     def _hold(self, task: Task, lease_start: float) -> Held:
-        held = Held(task, lease_start + self._bounds.lease_seconds)
-        self.held[(*task.key, task.attempt)] = held
-        self.pools[task.pool].running += 1
-        return held
+        if task.pool in self.pools:
+            self.pools[task.pool].running += 1
+        return self.leases.hold(task, lease_start)
 
     async def _execute(self, task: Task) -> None:
         try:
             call = await self._gateway.execute(request_of(task))
         except LinkLostError as lost:
             call = CallOutcome(Outcome.UNKNOWN, reason=f"LINK_LOST_{lost}")
-        except asyncio.CancelledError:
-            # The lease may have ended: whoever takes over asks the proxy what became of it.
-            self._release(task)
-            raise
         except Exception as error:
             _log.error("execute_failed", task_id=task.task_id, error=type(error).__name__)
             call = CallOutcome(Outcome.UNKNOWN, reason="DISPATCHER_FAULT")
-        pool = self.pools[task.pool]
-        if call.outcome is Outcome.NOT_SENT and call.reason == NO_PERMIT:
+        pool = self.pools.get(task.pool)
+        if pool is not None and call.outcome is Outcome.NOT_SENT and call.reason == NO_PERMIT:
             pool.refusals += 1
             wait = _FULL.seconds(pool.refusals - 1, self._environment.random.random())
-            pool.full_until = self._steady() + wait
-        else:
+            pool.full_until = self.leases.steady() + wait
+        elif pool is not None:
             pool.refusals = 0
         self.finish(task, call)
 
+    async def _settle_one_by_one(self, batch: list[Finished]) -> None:
+        for at, each in enumerate(batch):
+            try:
+                settled = await self._store.write(pipeline.settle, [each], self.waits())
+                self.fenced += settled.fenced
+            except (StoreAway, asyncio.CancelledError):
+                self._put_back(batch[at:])
+                raise
+            except Exception as error:
+                # Its lease ends, and whoever takes over asks the ledger what became of it.
+                _log.error("settle_refused", task_id=each.task.task_id, error=type(error).__name__)
+            self._release(each.task)
+
+    def _put_back(self, batch: list[Finished]) -> None:
+        for each in batch:
+            self._finished.put_nowait(each)
+
     def _release(self, task: Task) -> None:
-        if self.held.pop((*task.key, task.attempt), None) is not None:
+        if self.leases.release(task) and task.pool in self.pools:
             self.pools[task.pool].running -= 1
-
-    def _steady(self) -> float:
-        return self._environment.clock.suspended_seconds()
-
-    @property
-    def _lease_micros(self) -> int:
-        return int(self._bounds.lease_seconds * _MICROS)
 
 
 def request_of(task: Task) -> CallRequest:

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 
 from kernel.attempt import WaitRules
 from kernel.environment import Environment
-from kernel.errors import NotFound
-from kernel.identity import parse_task_id
+from kernel.errors import FieldViolation, InvalidArgument, NotFound
+from kernel.identity import is_parent_id, parse_task_id
 from kernel.lifecycle import State
 from kernel.limits import LeaseBounds
 from kernel.retry import Backoff
 from kernel.runtime.lifecycle import Loops
 from kernel.runtime.wakeups import CHANGED, Wakeups
-from kernel.store import closures, tasks
-from kernel.store.tasks import PoolCount, Task
+from kernel.store import closures, task_lists, tasks
+from kernel.store.task_lists import PoolCount
+from kernel.store.tasks import Task
 from kernel.store.transaction import Store
 from kernel.vendor import PoolProfile
 from services.dispatcher import operator, timeline, timer
@@ -81,7 +82,7 @@ class DispatcherCore:
             poll_seconds,
         )
         self.resolver = Resolver(
-            store, gateway, environment, wakeups, self.claimer, self.owner, bounds.lease_seconds
+            store, gateway, wakeups, self.claimer, self.owner, bounds.lease_seconds
         )
         self.loops = Loops("dispatcher", environment)
 
@@ -90,7 +91,8 @@ class DispatcherCore:
         self.loops.start("listen", self.claimer.listen_round)
         self.loops.start("claim", self.claimer.claim_round)
         self.loops.start("settle", self.claimer.settle_round)
-        self.loops.start("renew", self.claimer.renew_round)
+        self.loops.start("renew", self.claimer.leases.renew_round)
+        self.loops.start("watch", self.claimer.leases.watch_round)
         self.loops.start("timer", self.timer_round)
         self.claimer.look()
 
@@ -99,7 +101,7 @@ class DispatcherCore:
         await self.claimer.drain(drain_seconds)
         await self.loops.stop()
         await self.resolver.stop()
-        await self.claimer.abandon()
+        await self.claimer.leases.abandon()
 
     async def timer_round(self) -> None:
         """One scan of due rows, then a wait until the next can be due."""
@@ -108,8 +110,12 @@ class DispatcherCore:
             await self._environment.clock.sleep(self._poll_seconds)
 
     async def timer_once(self) -> int:
-        """One scan of due rows; returns how many were found."""
+        """One scan of due rows; returns how many were found. A dispatcher that drains scans not."""
+        if self.claimer.draining:
+            return 0
         budgets = {name: pool.budget for name, pool in self.claimer.pools.items()}
+        for budget in budgets.values():
+            budget.pass_time(self._environment.clock.suspended_seconds())
         due = await self._store.write(timer.scan, budgets, self.claimer.waits())
         self.resolver.submit(due.ended_leases, due.unsettled, due.unwanted)
         if due.pools_ready:
@@ -118,12 +124,11 @@ class DispatcherCore:
             await self._wakeups.publish(CHANGED, "", "")
         return due.found
 
-    async def get_task(self, task_id: str) -> Task:
-        """One task; raises NotFound."""
-        key = parse_task_id(task_id)
-        task = await self._store.read(tasks.get, key) if key else None
-        if task is None:
-            raise NotFound("No such task.")
+    async def get_task(self, task_id: str, tenants: frozenset[str] | None = None) -> Task:
+        """One task of these tenants (None: anybody's); raises InvalidArgument and NotFound."""
+        task = await self._store.read(tasks.get, _task_key(task_id))
+        if task is None or (tenants is not None and task.tenant_id not in tenants):
+            raise NotFound("There is no task with this id; check task_id.")
         return task
 
     async def list_tasks(
@@ -135,10 +140,12 @@ class DispatcherCore:
         parent_id: str,
         state: str,
         pool: str,
+        tenants: frozenset[str] | None = None,
     ) -> list[Task]:
-        """A page of tasks by key."""
+        """A page of tasks by key, of these tenants; None: everybody's."""
         return await self._store.read(
-            tasks.page,
+            task_lists.page,
+            tenants=tenants,
             after=after,
             most=most,
             tenant_id=tenant_id,
@@ -147,14 +154,17 @@ class DispatcherCore:
             pool=pool,
         )
 
-    async def story(self, identifier: str) -> tuple[str, list[timeline.Line]]:
-        """(tenant id, lines) of a case or task; raises NotFound."""
-        parent, lines = await self._store.read(timeline.read, identifier)
-        return parent.tenant_id, lines
+    async def story(
+        self, identifier: str, tenants: frozenset[str] | None = None
+    ) -> list[timeline.Line]:
+        """The lines of a case or task of these tenants; raises InvalidArgument and NotFound."""
+        if not is_parent_id(identifier) and parse_task_id(identifier) is None:
+            raise InvalidArgument(FieldViolation("id", "must be the id of a case or of a task"))
+        return await self._store.read(timeline.read, identifier, tenants)
 
     async def list_pools(self) -> list[PoolView]:
         """Every configured pool with its open tasks by state."""
-        counts = await self._store.read(tasks.pool_counts)
+        counts = await self._store.read(task_lists.pool_counts)
         closed = await self._store.read(closures.closed)
         return [
             PoolView(
@@ -168,17 +178,28 @@ class DispatcherCore:
             for name, pool in sorted(self._pools.items())
         ]
 
-    async def list_unknown(self, *, after: tuple[int, str, int], most: int) -> list[Task]:
+    async def list_unknown(
+        self,
+        *,
+        after: tuple[int, str, int],
+        most: int,
+        tenants: frozenset[str] | None = None,
+    ) -> list[Task]:
         """The operator's queue, the oldest first."""
-        return await self._store.read(tasks.unknown_page, after=after, most=most)
+        return await self._store.read(
+            task_lists.unknown_page, after=after, most=most, tenants=tenants
+        )
 
     async def resolve_unknown(
-        self, task_id: str, resolution: Resolution, operator_name: str, note: str
+        self,
+        task_id: str,
+        resolution: Resolution,
+        operator_name: str,
+        note: str,
+        tenants: frozenset[str] | None = None,
     ) -> Task:
-        """Settle an UNKNOWN task by an operator's word."""
-        key = parse_task_id(task_id)
-        if key is None:
-            raise NotFound("No such task.")
+        """Settle an UNKNOWN task by an operator's word; raises as `get_task` and `operator` do."""
+        key = (await self.get_task(task_id, tenants)).key
         waits: WaitRules = self.claimer.waits()
         task = await self._store.write(
             operator.resolve, key, resolution, operator_name, note, waits
@@ -190,6 +211,13 @@ class DispatcherCore:
     async def now(self) -> int:
         """The database's clock, in microseconds."""
         return await self._store.read(lambda tx: tx.now())
+
+
+def _task_key(task_id: str) -> tuple[str, int]:
+    key = parse_task_id(task_id)
+    if key is None:
+        raise InvalidArgument(FieldViolation("task_id", "must be <case id>.<n>"))
+    return key
 
 
 def _oldest_ready(counts: list[PoolCount], pool: str) -> int | None:

@@ -6,6 +6,7 @@ Source: DESIGN section 6 ("What cannot be settled goes to the operator's queue")
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 
 from kernel.attempt import RESULT_LOST, CallOutcome, Outcome, Settlement, WaitRules
@@ -57,10 +58,11 @@ def resolve(
                     state=task.state,
                 )
             settlement = Settlement(State.RETRY_WAIT, "OPERATOR_RETRY", now, True)
+    call = CallOutcome(Outcome.UNKNOWN)
     if settlement.state is State.RETRY_WAIT:
         moves.grant_resend(tx, task)
-    no_call = CallOutcome(Outcome.UNKNOWN)
-    if not write_settlement(tx, task, settlement, no_call, Mover.OPERATOR, operator):
+        call = replace(call, possible_duplicates=task.possible_duplicates + 1)
+    if not write_settlement(tx, task, settlement, call, Mover.OPERATOR, operator):
         raise LostRace("The task moved meanwhile; look at it again.")
     decisions.record_action(tx, task.parent_id, task.n, operator, f"RESOLVE_{resolution}", note)
     moved = tasks.get(tx, key)

@@ -141,6 +141,8 @@ def settled_move(
 def late_receipt(finished: Finished, now: int) -> receipts.NewReceipt:
     """The result of an attempt that lost its fence, as evidence."""
     task, call = finished.task, finished.call
+    # The key's cost is told with every answer; it belongs to the attempt that sent.
+    sent = not call.replayed and call.outcome is not Outcome.STALE_ATTEMPT
     state = {
         Outcome.COMPLETED: ReceiptState.SUCCEEDED,
         Outcome.ACCEPTED: ReceiptState.ACCEPTED,
@@ -156,7 +158,7 @@ def late_receipt(finished: Finished, now: int) -> receipts.NewReceipt:
         external_id=call.external_id,
         reason=call.reason,
         scores=call.scores,
-        cost_micros=call.cost_micros,
+        cost_micros=call.cost_micros if sent else 0,
         occurred_at=now,
     )
 

@@ -8,7 +8,7 @@ and what cannot be settled to the operator. Source: DESIGN sections 2 and 6.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 import structlog
@@ -18,17 +18,18 @@ from kernel.attempt import (
     FenceAnswer,
     Outcome,
     QueryAnswer,
+    Resend,
     Settlement,
     WaitRules,
-    after_call,
     after_fence_never_begun,
     after_query,
+    after_settled,
+    speaks_for_all_sends,
 )
-from kernel.environment import Environment
 from kernel.lifecycle import Mover, State, allowed
 from kernel.runtime.wakeups import CHANGED, Wakeups
 from kernel.store import moves, tasks
-from kernel.store.tasks import Task
+from kernel.store.tasks import Task, TaskKey
 from kernel.store.transaction import Store, Tx
 from services.dispatcher import pipeline
 from services.dispatcher.claimer import Claimer
@@ -37,6 +38,7 @@ from services.dispatcher.gateway import Gateway, LinkLostError
 _log = structlog.get_logger("sluice.dispatcher")
 _AT_ONCE = 32
 _NO_CALL = CallOutcome(Outcome.UNKNOWN)
+_LEASE_EXPIRED = CallOutcome(Outcome.UNKNOWN, reason=pipeline.LEASE_EXPIRED)
 
 
 class Resolver:
@@ -46,7 +48,6 @@ class Resolver:
         self,
         store: Store,
         gateway: Gateway,
-        environment: Environment,
         wakeups: Wakeups,
         claimer: Claimer,
         owner: str,
@@ -54,32 +55,36 @@ class Resolver:
     ) -> None:
         self._store = store
         self._gateway = gateway
-        self._environment = environment
         self._wakeups = wakeups
         self._claimer = claimer
         self._owner = owner
         self._lease_micros = int(lease_seconds * 1_000_000)
         self._places = asyncio.Semaphore(_AT_ONCE)
-        self._working: set[asyncio.Task[None]] = set()
+        self._working: dict[TaskKey, asyncio.Task[None]] = {}
 
     def submit(
         self, ended_leases: Iterable[Task], unsettled: Iterable[Task], unwanted: frozenset[str]
     ) -> None:
         """Work these in the background; each row was reserved by the scan that found it."""
         for task in ended_leases:
-            self._spawn(self.take_over(task, wanted=task.parent_id not in unwanted), task)
+            self._spawn(self.take_over, task, task.parent_id not in unwanted)
         for task in unsettled:
-            self._spawn(self.resolve(task, wanted=task.parent_id not in unwanted), task)
+            self._spawn(self.resolve, task, task.parent_id not in unwanted)
+
+    async def idle(self) -> None:
+        """Return once nothing is under way."""
+        while self._working:
+            await asyncio.wait(list(self._working.values()))
 
     async def stop(self) -> None:
         """End what is under way; the rows stay due."""
-        for work in self._working:
+        works = list(self._working.values())
+        for work in works:
             work.cancel()
-        await asyncio.gather(*self._working, return_exceptions=True)
+        await asyncio.gather(*works, return_exceptions=True)
 
     async def resolve(self, task: Task, *, wanted: bool) -> None:
         """One round for an UNKNOWN or overdue ACCEPTED task."""
-        facts = task.facts(wanted=wanted)
         waits = self._claimer.waits()
         call = _NO_CALL
         if task.state is State.UNKNOWN:
@@ -89,8 +94,8 @@ class Resolver:
             if fence is FenceAnswer.NEVER_BEGUN:
                 await self._store.write(write_never_begun, task, wanted, waits)
                 return await self._told(task)
-            if fence is FenceAnswer.SETTLED and settled is not None:
-                await self._store.write(write_call, task, settled, waits)
+            if fence is FenceAnswer.SETTLED and settled is not None and _is_news(task, settled):
+                await self._store.write(write_call, task, settled, wanted, waits)
                 return await self._told(task)
             if fence is FenceAnswer.IN_PROGRESS:
                 wait = waits.query_backoff.seconds(task.tries, waits.draw)
@@ -101,59 +106,89 @@ class Resolver:
             await self._store.write(write_settlement, task, settlement, call)
             return await self._told(task)
         answer = await self._gateway.query(task.idempotency_key, task.vendor)
-        if answer.call is not None:
-            call = answer.call
-        now = await self._store.read(Tx.now)
-        settlement = after_query(answer, facts, now, waits)
         if answer.answer is QueryAnswer.SETTLED and answer.call is not None:
-            await self._store.write(write_call, task, answer.call, waits)
-        else:
-            await self._store.write(write_settlement, task, settlement, call)
+            await self._store.write(write_call, task, answer.call, wanted, waits)
+            return await self._told(task)
+        now = await self._store.read(Tx.now)
+        settlement = after_query(answer, task.facts(wanted=wanted), now, waits)
+        may_tell_yet = answer.answer in (QueryAnswer.TOO_EARLY, QueryAnswer.RUNNING)
+        if task.state is State.ACCEPTED and may_tell_yet:
+            # The vendor holds it: having to ask again is no doubt.
+            settlement = replace(settlement, state=State.ACCEPTED)
+        call = answer.call or call
+        if settlement.state is State.RETRY_WAIT and answer.resend is Resend.MARKED:
+            # Marked before the send: a receipt may close the task before its outcome comes.
+            call = replace(call, possible_duplicates=task.possible_duplicates + 1)
+        await self._store.write(write_settlement, task, settlement, call)
         return await self._told(task)
 
     async def take_over(self, task: Task, *, wanted: bool) -> None:
-        """Fence the attempt whose lease ran out, then go on with one of our own."""
+        """Fence the attempt whose lease ran out, then go on with one of our own.
+
+        It is executed where the ledger proves that nothing is in doubt, or joins what is under
+        way. What is in doubt is asked about first, as UNKNOWN.
+        """
         fence, settled = await self._gateway.fence(task.idempotency_key, task.vendor, task.attempt)
         waits = self._claimer.waits()
-        never_begun = fence is FenceAnswer.NEVER_BEGUN and not task.maybe_executed
+        never_begun = fence is FenceAnswer.NEVER_BEGUN
         if never_begun and await self._store.write(write_no_longer_wanted, task, wanted, waits):
             return await self._told(task)
-        lease_start = self._environment.clock.suspended_seconds()
+        if self._claimer.draining:
+            return None
+        lease_start = self._claimer.leases.steady()
         held = await self._store.write(pipeline.take_over, task, self._owner, self._lease_micros)
         if held is None:
             return None
+        outcome = settled if fence is FenceAnswer.SETTLED and settled else _LEASE_EXPIRED
         if never_begun:
             held = replace(held, maybe_executed=False)
+        elif outcome is settled:
+            in_doubt = task.maybe_executed and not speaks_for_all_sends(outcome)
+            held = replace(held, maybe_executed=in_doubt)
         waiting = await self._store.read(pipeline.has_waiting_receipt, held)
-        if wanted and not waiting:
+        if wanted and not waiting and fence is not FenceAnswer.UNKNOWN:
             self._claimer.run_taken_over(held, lease_start)
         else:
-            outcome = settled if fence is FenceAnswer.SETTLED and settled else _NO_CALL
             self._claimer.adopt(held, outcome, lease_start)
         return None
 
-    def _spawn(self, work: object, task: Task) -> None:
+    def _spawn(self, work: Callable[..., Awaitable[None]], task: Task, wanted: bool) -> None:
+        if task.key in self._working:
+            return  # a slow answer outlived the row's reservation
+
         async def run() -> None:
             async with self._places:
                 try:
-                    await work  # type: ignore[misc]
+                    await work(task, wanted=wanted)
                 except LinkLostError as lost:
                     _log.warning("resolver_link_lost", task_id=task.task_id, code=str(lost))
                 except Exception as error:
                     _log.error("resolver_failed", task_id=task.task_id, error=type(error).__name__)
 
         running = asyncio.create_task(run(), name=f"resolve:{task.task_id}")
-        self._working.add(running)
-        running.add_done_callback(self._working.discard)
+        self._working[task.key] = running
+        running.add_done_callback(lambda _: self._working.pop(task.key, None))
 
     async def _told(self, task: Task) -> None:
         await self._wakeups.publish(CHANGED, task.parent_id, "")
         self._claimer.look()
 
 
-def write_call(tx: Tx, task: Task, call: CallOutcome, waits: WaitRules) -> None:
-    """A settled outcome that the ledger or the vendor vouches for."""
-    settlement = after_call(call, task.facts(), tx.now(), waits)
+def _is_news(task: Task, settled: CallOutcome) -> bool:
+    """Whether a settled row says more than that the vendor took what it is known to hold."""
+    return settled.outcome is not Outcome.ACCEPTED or not task.external_id
+
+
+def write_call(tx: Tx, task: Task, call: CallOutcome, wanted: bool, waits: WaitRules) -> None:
+    """A settled outcome that the ledger or the vendor vouches for.
+
+    What the vendor had accepted and then says failed is one execution, and it is over: the
+    flag that came with ACCEPTED ends with it.
+    """
+    facts = task.facts(wanted=wanted)
+    if task.state is State.ACCEPTED and call.outcome is Outcome.REJECTED:
+        facts = replace(facts, maybe_executed=False)
+    settlement = after_settled(call, facts, tx.now(), waits)
     write_settlement(tx, task, settlement, call)
 
 
@@ -200,6 +235,11 @@ def write_settlement(
     current = tasks.lock(tx, [task.key]).get(task.key)
     if current is None or (current.state, current.attempt) != (task.state, task.attempt):
         return False
+    flag = settlement.maybe_executed
+    if settlement.state is not task.state and not allowed(
+        task.state, settlement.state, mover, maybe_executed=flag
+    ):
+        settlement = replace(settlement, state=State.UNKNOWN, wake_at=tx.now(), maybe_executed=True)
     if settlement.state is task.state:
         wake_at = settlement.wake_at if settlement.wake_at is not None else tx.now()
         return moves.linger(
@@ -210,8 +250,5 @@ def write_settlement(
             reason=settlement.reason,
             needs_operator=settlement.needs_operator,
         )
-    flag = settlement.maybe_executed
-    if not allowed(task.state, settlement.state, mover, maybe_executed=flag):
-        settlement = replace(settlement, state=State.UNKNOWN, wake_at=tx.now(), maybe_executed=True)
     planned = pipeline.settled_move(current, call, settlement, mover)
     return not moves.move(tx, [replace(planned, actor=actor or mover.value.lower())]).lost

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kernel.errors import FieldViolation, InvalidArgument, NotFound
-from kernel.identity import parse_task_id
+from kernel.errors import FieldViolation, InvalidArgument
+from kernel.identity import is_parent_id, parse_task_id
 from kernel.lifecycle import State
 from kernel.runtime import wire
 from kernel.runtime.rpc import Caller, current_caller
@@ -22,6 +22,7 @@ from services.dispatcher.operator import Resolution
 from services.dispatcher.timeline import Line
 
 _DEFAULT_PAGE, _MOST_PAGE = 100, 1000
+_TOKEN_DIGITS = 18  # of microseconds since the epoch, within 64 bits
 
 
 class DispatcherServicer(DispatcherServiceServicer):
@@ -35,29 +36,32 @@ class DispatcherServicer(DispatcherServiceServicer):
     async def GetTask(self, request: pb.GetTaskRequest, context: Any) -> pb.GetTaskResponse:  # noqa: N802
         """One task."""
         caller = _reader()
-        task = await self._core.get_task(request.task_id)
-        _visible(caller, task.tenant_id)
+        task = await self._core.get_task(request.task_id, caller.tenants)
         return pb.GetTaskResponse(task=wire.task_message(task))
 
     async def ListTasks(self, request: pb.ListTasksRequest, context: Any) -> pb.ListTasksResponse:  # noqa: N802
         """Tasks by key order."""
         caller = _reader()
         wanted = request.filter
-        tenant_id = wanted.tenant_id
-        if caller.tenants is not None:
-            if not tenant_id and len(caller.tenants) == 1:
-                tenant_id = next(iter(caller.tenants))
-            caller.require("read", tenant_id)
+        bad = []
+        if wanted.case_id and not is_parent_id(wanted.case_id):
+            bad.append(FieldViolation("filter.case_id", "must be 32 lower-case hexadecimal digits"))
+        if wanted.state not in types.TaskState.values():
+            bad.append(FieldViolation("filter.state", "must be a state of tasks"))
+        if bad:
+            raise InvalidArgument(*bad)
+        if wanted.tenant_id:
+            caller.require("read", wanted.tenant_id)
         most = _page_size(request.page_size)
+        state = types.TaskState.Name(wanted.state).removeprefix("TASK_STATE_")
         found = await self._core.list_tasks(
             after=_task_token(request.page_token),
             most=most,
-            tenant_id=tenant_id,
+            tenant_id=wanted.tenant_id,
             parent_id=wanted.case_id,
-            state=types.TaskState.Name(wanted.state).removeprefix("TASK_STATE_")
-            if wanted.state
-            else "",
+            state=state if wanted.state else "",
             pool=wanted.pool,
+            tenants=caller.tenants,
         )
         return pb.ListTasksResponse(
             tasks=[wire.task_message(task) for task in found],
@@ -69,8 +73,7 @@ class DispatcherServicer(DispatcherServiceServicer):
     ) -> pb.GetTimelineResponse:
         """The story of a case or task."""
         caller = _reader()
-        tenant_id, lines = await self._core.story(request.id)
-        _visible(caller, tenant_id)
+        lines = await self._core.story(request.id, caller.tenants)
         return pb.GetTimelineResponse(events=[_event(line) for line in lines])
 
     async def ListPools(self, request: pb.ListPoolsRequest, context: Any) -> pb.ListPoolsResponse:  # noqa: N802
@@ -82,9 +85,12 @@ class DispatcherServicer(DispatcherServiceServicer):
         self, request: pb.ListUnknownRequest, context: Any
     ) -> pb.ListUnknownResponse:
         """The operator's queue."""
-        current_caller().require("operate")
+        caller = current_caller()
+        caller.require("operate")
         most = _page_size(request.page_size)
-        found = await self._core.list_unknown(after=_unknown_token(request.page_token), most=most)
+        found = await self._core.list_unknown(
+            after=_unknown_token(request.page_token), most=most, tenants=caller.tenants
+        )
         now = await self._core.now()
         last = found[-1] if len(found) == most else None
         return pb.ListUnknownResponse(
@@ -100,6 +106,8 @@ class DispatcherServicer(DispatcherServiceServicer):
         caller.require("operate")
         kinds = pb.ResolveUnknownRequest
         bad = []
+        if parse_task_id(request.task_id) is None:
+            bad.append(FieldViolation("task_id", "must be <case id>.<n>"))
         name = (
             kinds.Resolution.Name(request.resolution).removeprefix("RESOLUTION_")
             if request.resolution in kinds.Resolution.values()
@@ -114,7 +122,11 @@ class DispatcherServicer(DispatcherServiceServicer):
         if bad:
             raise InvalidArgument(*bad)
         task = await self._core.resolve_unknown(
-            request.task_id, Resolution(name), request.operator or caller.name, request.note
+            request.task_id,
+            Resolution(name),
+            request.operator or caller.name,
+            request.note,
+            caller.tenants,
         )
         return pb.ResolveUnknownResponse(task=wire.task_message(task))
 
@@ -123,12 +135,6 @@ def _reader() -> Caller:
     caller = current_caller()
     caller.require("read")
     return caller
-
-
-def _visible(caller: Caller, tenant_id: str) -> None:
-    """Another tenant's id is an id that does not exist."""
-    if caller.tenants is not None and tenant_id not in caller.tenants:
-        raise NotFound("No case or task has this id.")
 
 
 def _page_size(asked: int) -> int:
@@ -151,7 +157,7 @@ def _unknown_token(token: str) -> tuple[int, str, int]:
         return (0, "", 0)
     since, _, task_id = token.partition(":")
     key = parse_task_id(task_id)
-    if key is None or not since.isascii() or not since.isdigit():
+    if key is None or not since.isascii() or not since.isdigit() or len(since) > _TOKEN_DIGITS:
         raise InvalidArgument(FieldViolation("page_token", "a token that this service gave"))
     return (int(since), *key)
 

@@ -12,10 +12,9 @@ from typing import Any
 from sqlalchemy import Row
 
 from kernel.errors import NotFound
-from kernel.identity import is_parent_id, parse_task_id, task_id
+from kernel.identity import parse_task_id, task_id
 from kernel.lifecycle import State
-from kernel.store import decisions, moves, parents, receipts
-from kernel.store.parents import Parent
+from kernel.store import decisions, moves, parents, receipts, tasks
 from kernel.store.transaction import Tx
 
 
@@ -36,14 +35,14 @@ class Line:
     cost_micros: int = 0
 
 
-def read(tx: Tx, identifier: str) -> tuple[Parent, list[Line]]:
-    """The parent and the lines of a case id or a task id; raises NotFound."""
+def read(tx: Tx, identifier: str, tenants: frozenset[str] | None = None) -> list[Line]:
+    """The lines of a case or a task of these tenants (None: anybody's); raises NotFound."""
     key = parse_task_id(identifier)
-    parent_id = key[0] if key else identifier
-    parent = parents.get(tx, parent_id) if is_parent_id(parent_id) else None
-    if parent is None:
-        raise NotFound("No case or task has this id.")
-    n = key[1] if key else 0
+    parent_id, n = key or (identifier, 0)
+    parent = parents.get(tx, parent_id)
+    visible = parent is not None and (tenants is None or parent.tenant_id in tenants)
+    if parent is None or not visible or (key and tasks.get(tx, key) is None):
+        raise NotFound("There is no case or task with this id.")
     lines = [Line(parent.created_at, "ACCEPTED", "accepted durably", actor="intake")]
     if parent.cancel_requested_at:
         lines.append(
@@ -72,7 +71,7 @@ def read(tx: Tx, identifier: str) -> tuple[Parent, list[Line]]:
         )
         for row in decisions.actions(tx, parent_id, n)
     ]
-    return parent, sorted(lines, key=lambda line: line.at)
+    return sorted(lines, key=lambda line: line.at)
 
 
 def _attempt(row: Row[Any]) -> Line:

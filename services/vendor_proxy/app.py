@@ -148,6 +148,12 @@ class VendorProxyApp:
         await self._server.stop(1.0)
         await self._channel.close(None)
 
+    async def drop(self) -> None:
+        """End as a crash would: callers lose their link, and nothing is settled."""
+        await self._server.stop(0.0)
+        await self._gateway.drop()
+        await self._channel.close(None)
+
 
 def _adapter(
     profile: VendorProfile,

@@ -298,7 +298,7 @@ class ProxyCore:
             call_evidence.adopt, self._bounds.write_seconds, self._longest
         )
         if adopted:
-            _log.warning("call_evidence.adopted_in_doubt", calls=adopted)
+            _log.warning("calls_adopted_in_doubt", calls=adopted)
         await self._read_limits()
 
     async def _read_limits(self) -> None:

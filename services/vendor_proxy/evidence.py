@@ -178,10 +178,11 @@ def _settle_row(ended: Ended, rules: LedgerRules) -> call_sends.Settle:
         outcome.outcome is Outcome.REJECTED and outcome.retryable
     )
     # This send did nothing, which says nothing of the earlier ones that are in doubt.
-    doubt = outcome.outcome is Outcome.UNKNOWN or (again and begun.doubted_sends > 0)
+    says_nothing = begun.doubted_sends > 0 and (again or not ended.on_wire)
+    doubt = outcome.outcome is Outcome.UNKNOWN or says_nothing
     nothing_done = not ended.on_wire or outcome.outcome is Outcome.THROTTLED
     able = rules.vendors[begun.asked.key.vendor].able
-    final = outcome.outcome in (Outcome.COMPLETED, Outcome.REJECTED) and not again
+    final = ended.on_wire and outcome.outcome in (Outcome.COMPLETED, Outcome.REJECTED) and not again
     return call_sends.Settle(
         key=begun.asked.key,
         incarnation=begun.incarnation,
@@ -207,7 +208,8 @@ def _of_send(ended: Ended, row: call_sends.Settle) -> CallOutcome:
 
 def _stopped(ended: Ended, profile: VendorProfile) -> bool:
     final = ended.outcome.outcome in (Outcome.COMPLETED, Outcome.REJECTED)
-    return final and (ended.begun.doubted_sends == 0 or profile.able.dedupe)
+    one = ended.begun.doubted_sends == 0 or (profile.able.dedupe and ended.on_wire)
+    return final and one
 
 
 def _standing(row: StoredCall, profile: VendorProfile) -> Standing:

@@ -10,12 +10,15 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
+import structlog
+
 from kernel.environment import Environment
 from kernel.retry import Backoff
 from kernel.store import raw_receipts
 from kernel.store.raw_receipts import StoredReceipt
 from kernel.store.transaction import Store
 
+_log = structlog.get_logger("sluice.vendor_proxy")
 _BATCH = 100
 _IDLE_SECONDS = 5.0
 _BACKOFF = Backoff(base_seconds=0.2, cap_seconds=30.0, floor=0.5)
@@ -42,7 +45,7 @@ class Forwarder:
         self._woken.set()
 
     async def one_round(self) -> None:
-        """Hand on one batch. Raises what the sink raised, after putting the batch off."""
+        """Hand on one batch; one that the sink does not acknowledge is put off."""
         self._woken.clear()
         receipts = await self._store.read(raw_receipts.due, _BATCH)
         if not receipts:
@@ -51,11 +54,13 @@ class Forwarder:
         ids = [each.receipt_id for each in receipts]
         try:
             dispositions = await self._sink.apply(receipts)
-        except Exception:
+        except Exception as error:
+            # An aggregator that is away is expected and makes this service no less healthy.
+            _log.warning("receipts_put_off", error=type(error).__name__, receipts=len(ids))
             tries = max(each.forward_tries for each in receipts)
             wait = _BACKOFF.seconds(tries, self._environment.random.random())
             await self._store.write(raw_receipts.postpone, ids, wait)
-            raise
+            return
         await self._store.write(raw_receipts.told, list(zip(ids, dispositions, strict=True)))
 
     async def _idle(self) -> None:

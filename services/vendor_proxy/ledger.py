@@ -106,16 +106,16 @@ def begin(
         for asked, meeting, answer in zip(requests, met, answers, strict=True)
         if answer is None
     }
-    lost: dict[CallKey, StoredCall] = {}
+    lost: dict[CallKey, StoredCall | None] = {}
     if begins:
         changed = call_sends.begin(tx, list(begins.values()))
         # MySQL counts a key that another transaction inserted first as a match.
         if changed != len(begins) or tx.dialect != "sqlite":
             now_there = calls.look_up(tx, list(begins), rules.write_seconds)
             lost = {
-                key: row
-                for key, row in now_there.items()
-                if (row.incarnation, row.send_number) != (incarnation, _number(begins[key]))
+                key: now_there.get(key)
+                for key, begun in begins.items()
+                if not _is_in(begun, now_there.get(key))
             }
     results: list[Begun | CallOutcome] = []
     for asked, answer in zip(requests, answers, strict=True):
@@ -124,7 +124,8 @@ def begin(
         elif asked.key in lost:
             row = lost[asked.key]
             again = _answer(asked, row, _meet(asked, row, rules, now), now)
-            results.append(again or CallOutcome(Outcome.IN_PROGRESS, "LEDGER_RACED"))
+            raced = CallOutcome(Outcome.NOT_SENT, "LEDGER_RACED", retryable=True)
+            results.append(again or raced)
         else:
             results.append(_begun(asked, begins[asked.key], now))
     return results
@@ -291,6 +292,11 @@ def _begin(
         doubted_until=max(row.doubted_until, busy_until),
         fresh=False,
     )
+
+
+def _is_in(begin: call_sends.Begin, row: StoredCall | None) -> bool:
+    wanted = (begin.incarnation, _number(begin))
+    return row is not None and (row.incarnation, row.send_number) == wanted
 
 
 def _number(begin: call_sends.Begin) -> int:

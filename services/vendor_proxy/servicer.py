@@ -88,7 +88,7 @@ class VendorProxyServicer(VendorProxyServiceServicer):
         self, request: pb.ListLimitsRequest, context: Any
     ) -> pb.ListLimitsResponse:
         """Every pool."""
-        current_caller().require("read")
+        current_caller().require_one_of("gateway", "operate", "read")
         return pb.ListLimitsResponse(limits=[_limit(each) for each in self._core.list_limits()])
 
     async def SetLimit(self, request: pb.SetLimitRequest, context: Any) -> pb.SetLimitResponse:  # noqa: N802

@@ -138,6 +138,18 @@ async def test_i5_a_case_that_its_deadline_sent_to_review_is_not_approved_again(
     assert view.state is CaseState.IN_REVIEW, "not even by way of a rejection"
 
 
+async def test_a_case_that_was_decided_in_time_may_be_approved_again_after_its_deadline(
+    world: World,
+) -> None:
+    await world.policy(factories.policy(0.05, version=2), factories.policy(0.9, version=3))
+    case_id = await world.case("text", seconds=10)
+    await world.succeed(case_id, 1)
+    await world.core.round()
+    world.clock.advance(20)
+    outcomes = [(await world.core.redecide(case_id, version))[0].state for version in (2, 3)]
+    assert outcomes == [CaseState.REJECTED, CaseState.APPROVED]
+
+
 async def test_i5_a_re_decision_without_the_full_set_stays_in_review(world: World) -> None:
     await world.policy(factories.policy(0.05, version=2))
     case_id = await world.case("text", "image")

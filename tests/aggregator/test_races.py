@@ -217,6 +217,20 @@ async def test_a_large_set_is_read_at_most_17_times(
     assert await world.markers(case_id) == []
 
 
+async def test_a_large_sets_markers_count_together_over_several_pages(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.aggregator.core.MARKERS_AT_ONCE", 3)
+    case_id = await world.case(*(f"m{n}" for n in range(160)))
+    for n in range(1, 10):
+        await world.succeed(case_id, n)
+    assert await world.core.round() == 0
+    assert len(await world.markers(case_id)) == 9
+    await world.succeed(case_id, 10)
+    await world.core.round()
+    assert await world.markers(case_id) == []
+
+
 async def test_a_large_set_goes_to_review_at_the_first_result_that_demands_it(
     world: World,
 ) -> None:

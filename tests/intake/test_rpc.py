@@ -36,7 +36,8 @@ async def stub(world: World) -> AsyncIterator[intake_pb2_grpc.IntakeServiceAsync
 async def test_a_submit_answers_with_its_case_tasks_and_time(
     world: World, stub: intake_pb2_grpc.IntakeServiceAsyncStub
 ) -> None:
-    request = text_request(deadline=at(world.ahead(60)))
+    deadline = world.ahead(60) + 123_456
+    request = text_request(deadline=at(deadline))
     answer = await stub.SubmitContent(request)
     assert answer.disposition == types_pb2.DISPOSITION_CREATED
     assert answer.accepted_at == at(world.now())
@@ -47,7 +48,7 @@ async def test_a_submit_answers_with_its_case_tasks_and_time(
         (f"{answer.case_id}.1", "text", "1", types_pb2.REQUIREMENT_REQUIRED, ["0"]),
         (f"{answer.case_id}.2", "tone", "1", types_pb2.REQUIREMENT_OPTIONAL, ["0"]),
     ]
-    assert world.rows("select deadline from tasks") == [(world.ahead(60),)] * 2
+    assert world.rows("select deadline from tasks") == [(deadline,)] * 2
 
     again = await stub.SubmitContent(request)
     assert again.disposition == types_pb2.DISPOSITION_EXISTS

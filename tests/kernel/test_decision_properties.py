@@ -18,7 +18,6 @@ from kernel.decision import (
     Requirement,
     Rule,
     Snapshot,
-    adopt,
     decide,
     decide_again,
     judge,
@@ -302,6 +301,16 @@ def test_the_rules_in_their_order(
     assert cancelled.outcome is CaseState.CANCELLED
 
 
+def test_i5_a_full_set_is_approved_again_only_where_the_deadline_had_not_come() -> None:
+    set_ = (child(1), child(2, requirement=Requirement.OPTIONAL))
+    in_time = decide_again(set_, STRICT, deadline_had_come=False)
+    assert (in_time.outcome, in_time.evidence) == (CaseState.APPROVED, set_)
+    after = decide_again(set_, STRICT, deadline_had_come=True)
+    assert (after.outcome, after.reason) == (CaseState.IN_REVIEW, "DEADLINE_HAD_COME")
+    rejected = decide_again((child(1, a=0.9),), STRICT, deadline_had_come=True)
+    assert rejected.outcome is CaseState.REJECTED
+
+
 def test_the_tenth_child_comes_after_the_second() -> None:
     late_and_early = (child(10, State.FAILED, reason="X"), child(2, State.FAILED, reason="X"))
     snapshot = Snapshot(1, CaseState.PENDING, DEADLINE, False, late_and_early)
@@ -313,32 +322,3 @@ def test_a_category_without_a_rule_decides_nothing() -> None:
     assert judge(policy, (child(1, b=1.0),)) == Decision(
         CaseState.APPROVED, "ALL_BELOW_THRESHOLDS", evidence=(child(1, b=1.0),)
     )
-
-
-@pytest.mark.parametrize(
-    ("state", "result_at", "digest", "version", "expected"),
-    [
-        (CaseState.PENDING, DEADLINE - 1, "d", "1", Adoption.ADOPTED),
-        (CaseState.PENDING, DEADLINE, "d", "1", Adoption.ADOPTED),
-        (CaseState.PENDING, DEADLINE + 1, "d", "1", Adoption.LATE),
-        (CaseState.APPROVED, 1, "d", "1", Adoption.LATE),
-        (CaseState.IN_REVIEW, 1, "d", "1", Adoption.LATE),
-        (CaseState.CANCELLED, DEADLINE + 1, "d", "1", Adoption.LATE),
-        (CaseState.PENDING, 1, "other", "1", Adoption.STALE),
-        (CaseState.PENDING, 1, "d", "0", Adoption.STALE),
-        (CaseState.APPROVED, DEADLINE + 1, "d", "0", Adoption.STALE),
-    ],
-)
-def test_a_result_is_judged_by_what_it_answers_and_when(
-    state: CaseState, result_at: int, digest: str, version: str, expected: Adoption
-) -> None:
-    worth = adopt(
-        case_state=state,
-        deadline=DEADLINE,
-        result_at=result_at,
-        answers_digest=digest,
-        answers_version=version,
-        task_digest="d",
-        task_version="1",
-    )
-    assert worth is expected

@@ -21,6 +21,7 @@ class RawVendor:
     connections: int = 0
     answers: list[Play] = field(default_factory=list)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
     open: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
@@ -46,11 +47,12 @@ class RawVendor:
                 await self.answers.pop(0)(writer)
                 if writer.is_closing():
                     return
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             return
         finally:
             writer.close()
             self.open.discard(task)
+            self.closed.set()
 
 
 def raw(answer: bytes, *, then_close: bool = False) -> Play:

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from kernel.attempt import CallOutcome, CallRequest
-from kernel.environment import MICROS_PER_SECOND, Environment
+from kernel.environment import MICROS_PER_SECOND, Clock, Environment
 from kernel.idempotency import Capabilities, Hasher
 from kernel.limits import IncarnationBounds
 from kernel.runtime.vault import PayloadGoneError, VaultKeys
@@ -74,6 +74,20 @@ class MemorySink:
             await self.changed.wait()
 
 
+class WatchedStore(Store):
+    """A store that says when a gateway has renewed its lease and read the limits."""
+
+    def __init__(self, url: str, clock: Clock) -> None:
+        super().__init__(url, clock)
+        self.tended: asyncio.Queue[None] = asyncio.Queue()
+
+    async def read(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = await super().read(function, *args, **kwargs)
+        if function.__name__ == "_limits_now":
+            self.tended.put_nowait(None)
+        return result
+
+
 @dataclass
 class World:
     """One database, one vendor, and as many gateways as a test opens."""
@@ -83,7 +97,7 @@ class World:
     environment: Environment
     vault: MemoryVault
     sink: MemorySink
-    store: Store
+    store: WatchedStore
     simulator: RunningSimulator
     session: aiohttp.ClientSession
     secrets: dict[str, str] = field(default_factory=lambda: {"env:RECEIPTS": SECRET})
@@ -133,6 +147,7 @@ class World:
             bounds=BOUNDS,
         )
         await gateway.start()
+        await asyncio.sleep(0)  # its loops go to sleep
         self.gateways.append(gateway)
         return gateway
 
@@ -179,7 +194,7 @@ class World:
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
         """Ask until it holds; the suite's time-out is the bound."""
         while not await condition():
-            await asyncio.sleep(0)
+            pass
 
     async def until_executed(self, key: str = "k1", times: int = 1) -> None:
         """Return once the vendor has begun to execute a key."""
@@ -197,6 +212,20 @@ class World:
         """The row's identity."""
         return CallKey(CALLER, VENDOR, key)
 
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass, one renewal after the other, so that nobody loses a lease."""
+        living = [each for each in self.gateways if not each.core.loops.stopping]
+        step = BOUNDS.renew_interval_seconds
+        left = seconds
+        while left > 0:
+            while not self.store.tended.empty():
+                self.store.tended.get_nowait()
+            self.clock.advance(min(step, left))
+            if left >= step:
+                for _ in living:
+                    await self.store.tended.get()
+            left -= step
+
     async def timed_out(self, core: ProxyCore, request: CallRequest) -> CallOutcome:
         """Execute a call that the vendor executes and never answers, up to our time-out."""
         before = await self.executions(request.idempotency_key)
@@ -206,20 +235,12 @@ class World:
         return await call
 
 
-async def advanced(clock: ManualClock, work: asyncio.Task[Any], seconds: float) -> Any:
-    """Move the clock on in steps until `work` has ended."""
-    while not work.done():
-        await asyncio.sleep(0)
-        clock.advance(seconds)
-    return work.result()
-
-
 @asynccontextmanager
 async def open_world(folder: Path) -> AsyncIterator[World]:
     """A world whose clock moves only when a test moves it."""
     clock = ManualClock()
     environment = Environment(clock=clock)
-    store = Store(f"sqlite:///{folder / 'proxy.db'}", clock)
+    store = WatchedStore(f"sqlite:///{folder / 'proxy.db'}", clock)
     PROXY.create_all(store.engine)
     simulator = await serve(0, environment)
     async with aiohttp.ClientSession() as session:

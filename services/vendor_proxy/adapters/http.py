@@ -122,9 +122,9 @@ class _CheckedRequest(ClientRequest):
         try:
             self.exchange.open(conn)
         except NotSentError as refused:
+            self.exchange.reason = refused.reason
             if conn.protocol is not None:
                 conn.protocol.set_exception(refused)
-            conn.close()
             return
         await super().write_bytes(writer, conn, content_length)
         self.exchange.written()
@@ -204,7 +204,7 @@ class Http:
         async with self._open_session().request(
             method,
             url,
-            data=_data(body),
+            data=_sendable(body),
             headers=headers,
             allow_redirects=False,
             middlewares=(attach,),
@@ -227,7 +227,7 @@ class Http:
         return self._session
 
 
-def _data(body: bytes | None) -> bytes | io.BytesIO | None:
+def _sendable(body: bytes | None) -> bytes | io.BytesIO | None:
     # A large body goes out in pieces, so that other calls get their turns.
     return io.BytesIO(body) if body is not None and len(body) > _AT_ONCE_BYTES else body
 
