@@ -78,9 +78,7 @@ MOVES: tuple[Move, ...] = (
     *_moves((State.READY,), (State.CANCELLED,), (Mover.CLAIM,), maybe_executed=False),
     *_moves((State.READY,), (State.UNKNOWN,), (Mover.CLAIM,), maybe_executed=True),
     *_moves((State.READY,), (State.IN_FLIGHT,), (Mover.CLAIM,)),
-    *_moves(
-        (State.IN_FLIGHT,), (State.ACCEPTED, State.RETRY_WAIT, State.READY), (Mover.SETTLE,)
-    ),
+    *_moves((State.IN_FLIGHT,), (State.ACCEPTED, State.RETRY_WAIT, State.READY), (Mover.SETTLE,)),
     # What may have executed is never called failed: only evidence clears the flag.
     *_moves(
         (State.IN_FLIGHT,), (State.SUCCEEDED, State.FAILED), (Mover.SETTLE,), maybe_executed=False

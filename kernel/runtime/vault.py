@@ -40,7 +40,7 @@ class VaultKeys:
             if len(key) != 32 or not 0 < len(key_id) <= 32:
                 # By its place: where the two are swapped, the id is the key itself.
                 raise VaultKeyError(
-                    f"SLUICE_VAULT_KEYS: key number {at} needs 32 bytes and an id of 1 to 32 letters"
+                    f"SLUICE_VAULT_KEYS: key number {at}: 32 bytes and an id of 1 to 32 letters"
                 )
         if len({key_id for key_id, _ in keys}) < len(keys):
             raise VaultKeyError("SLUICE_VAULT_KEYS: two keys have the same id; each needs its own")

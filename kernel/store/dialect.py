@@ -39,7 +39,6 @@ class Key(TypeDecorator[str]):
             return dialect.type_descriptor(Text())
         return dialect.type_descriptor(VARBINARY(self.most_bytes))
 
-
     def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
         """Bytes for VARBINARY."""
         return value.encode() if value is not None and dialect.name != "sqlite" else value

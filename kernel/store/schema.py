@@ -111,6 +111,7 @@ tasks = Table(
         "parent_id", "model_id", "model_version", "input_digest", name="uk_tasks_logical"
     ),
     Index("ix_tasks_due", "wake_at"),
+    Index("ix_tasks_unknown", "unknown_since", "parent_id", "n"),
     Index("ix_tasks_order", "pool", "state", "priority", "start_tag", "parent_id", "n"),
     _one_of("state", State, "ck_tasks_state"),
     _one_of("requirement", Requirement, "ck_tasks_requirement"),

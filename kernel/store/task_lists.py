@@ -29,6 +29,7 @@ _UNKNOWN_PAGE = Statement(
     f"""select {_LISTED} from tasks t
         where t.state = 'UNKNOWN'
           and (:every_tenant = 1 or t.tenant_id in (select b.tenant from {{batch}} b))
+          and t.unknown_since >= :after_at
           and (t.unknown_since > :after_at or (t.unknown_since = :after_at
             and (t.parent_id > :after_parent
               or (t.parent_id = :after_parent and t.n > :after_n))))

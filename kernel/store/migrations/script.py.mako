@@ -1,6 +1,6 @@
 """${message}
 
-Revision: ${up_revision}, after ${down_revision | comma,n}.
+Revision ${up_revision}, from ${down_revision | comma,n}.
 """
 
 from __future__ import annotations
