@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -61,10 +61,12 @@ def fail(*lines: str) -> NoReturn:
     raise typer.Exit(1)
 
 
-def settings_of(data: Path, config: Path | None) -> tuple[Workspace, Settings]:
+def settings_of(
+    data: Path, config: Path | None, opened: Callable[[Path], Workspace] = open_workspace
+) -> tuple[Workspace, Settings]:
     """The data folder and its settings; what is wrong with them is explained."""
     try:
-        workspace = open_workspace(data)
+        workspace = opened(data)
         return workspace, load_settings(workspace, config)
     except Exception as error:
         lines = explain(error)

@@ -1,12 +1,13 @@
 """`sluice doctor`: what is configured, reachable, and wrong, in plain words.
 
 Receives the settings. Hands on one line a check, and exit status 1 when something is wrong.
+It only looks: it makes no folder, no key and no database.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from cli import processes
 from cli.console import ConfigOption, DataOption, JsonOption, out, run, settings_of
-from cli.workspace import DEFAULT_DATA, Workspace
+from cli.workspace import DEFAULT_DATA, Workspace, look_at_workspace
 from kernel.environment import Environment
 from kernel.errors import StoreAway
 from kernel.runtime.rpc import open_channel
@@ -44,7 +45,7 @@ def doctor(
     data: DataOption = DEFAULT_DATA, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
     """What is configured, reachable and wrong."""
-    workspace, settings = settings_of(data, config)
+    workspace, settings = settings_of(data, config, look_at_workspace)
 
     async def work() -> list[Check]:
         return [check async for check in checks(workspace, settings, Environment())]
@@ -66,11 +67,13 @@ async def checks(
     workspace: Workspace, settings: Settings, environment: Environment
 ) -> AsyncIterator[Check]:
     """Every check, in the order in which a start would fail."""
-    yield Check("data folder", True, f"{workspace.folder}")
-    yield _keys(workspace.folder)
-    VaultKeys.parse(settings.vault_keys)
-    settings.hash_key_bytes()
-    yield Check("keys", True, "vault keys and hash key can be used")
+    yield _folder(workspace, settings)
+    if workspace.keys:
+        yield _keys(workspace.folder)
+    if settings.vault_keys and settings.hash_key:
+        VaultKeys.parse(settings.vault_keys)
+        settings.hash_key_bytes()
+        yield Check("keys", True, "vault keys and hash key can be used")
     clocks: dict[str, int] = {}
     for name, url in processes.databases(settings).items():
         store = Store(url, environment.clock)
@@ -88,18 +91,46 @@ async def checks(
             f"{skew:.3f} s",
             "Leases and receipts compare these clocks: run NTP on the database servers.",
         )
+    for name, reference, without in _references(settings):
+        there = workspace.secret(reference) is not None
+        yield Check(name, there, "found" if there else f"{reference} holds nothing", without)
     for name, vendor in settings.vendors.items():
-        if vendor.receipt_secret:
-            there = workspace.secret(vendor.receipt_secret) is not None
-            yield Check(
-                f"receipt secret of {name}",
-                there,
-                "found" if there else f"{vendor.receipt_secret} holds nothing",
-                "Without it every receipt of this vendor is refused.",
-            )
         yield await _vendor(name, vendor.endpoint)
     for name in ("intake", "dispatcher", "vendor_proxy", "aggregator"):
         yield await _service(name, getattr(settings, f"{name}_addr"))
+
+
+def _folder(workspace: Workspace, settings: Settings) -> Check:
+    """Keys that are set elsewhere need no folder."""
+    if workspace.keys:
+        return Check("data folder", True, f"{workspace.folder}")
+    return Check(
+        "data folder",
+        bool(settings.vault_keys and settings.hash_key),
+        f"there is no data folder here: {workspace.folder}",
+        "sluice up makes one. Is it elsewhere? Name it with --data.",
+    )
+
+
+def _references(settings: Settings) -> Iterator[tuple[str, str, str]]:
+    """(name, reference, what happens without it) of every secret that is declared."""
+    for name, vendor in settings.vendors.items():
+        if vendor.credential:
+            yield f"credential of {name}", vendor.credential, "Without it no call is sent to it."
+        if vendor.receipt_secret:
+            yield (
+                f"receipt secret of {name}",
+                vendor.receipt_secret,
+                "Without it every receipt of this vendor is refused.",
+            )
+    for name, caller in settings.callers.items():
+        yield f"token of caller {name}", caller.token, "Without it no service starts."
+    if settings.service_token:
+        yield (
+            "service token",
+            settings.service_token,
+            "Without it the services refuse each other.",
+        )
 
 
 def _keys(folder: Path) -> Check:
@@ -114,6 +145,8 @@ def _keys(folder: Path) -> Check:
 
 async def _database(name: str, store: Store, clocks: dict[str, int]) -> Check:
     shown = store.url.render_as_string(hide_password=True)
+    if _is_missing_file(store):  # connecting would make it
+        return Check(f"{name} database", False, f"{shown} is not there", "sluice db upgrade")
     try:
         migrations.check(store.engine, name)
         clocks[name] = await store.read(Tx.now)
@@ -122,6 +155,11 @@ async def _database(name: str, store: Store, clocks: dict[str, int]) -> Check:
     except (SQLAlchemyError, StoreAway):
         return Check(f"{name} database", False, f"{shown} cannot be reached", "Start it.")
     return Check(f"{name} database", True, f"{shown}, schema {migrations.newest(name)}")
+
+
+def _is_missing_file(store: Store) -> bool:
+    file = store.url.database if store.url.get_backend_name() == "sqlite" else None
+    return file is not None and not Path(file).exists()
 
 
 async def _durability(name: str, store: Store) -> Check:

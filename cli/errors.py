@@ -9,9 +9,11 @@ from __future__ import annotations
 import grpc
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
+from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError
 
 from kernel.errors import Problem
 from kernel.limits import BrokenRelationError
+from kernel.runtime.rpc import AddressTakenError
 from kernel.runtime.settings import SettingsError
 from kernel.runtime.vault import VaultKeyError
 from kernel.store.migrations import SchemaOutdatedError
@@ -25,6 +27,16 @@ def explain(error: BaseException) -> list[str] | None:
         return [error.message]
     if isinstance(error, SettingsError | BrokenRelationError | VaultKeyError | SchemaOutdatedError):
         return [str(error), "Nothing was started. Correct the setting and start again."]
+    if isinstance(error, ArgumentError | NoSuchModuleError):
+        return ["A database URL cannot be read; give it as SQLAlchemy does. Nothing was started."]
+    if isinstance(error, DatabaseError):
+        return [
+            "A database cannot be used: it is away, or the file is no database. Nothing was "
+            "started.",
+            "sluice doctor says which, and what to do.",
+        ]
+    if isinstance(error, AddressTakenError):
+        return [str(error)]
     if isinstance(error, OSError):
         return [f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"]
     return None

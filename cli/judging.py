@@ -50,15 +50,17 @@ def judge(
         found = run(judge_contents(read_folder(folder), data))
     except ModelsMissingError as missing:
         fail(str(missing))
-    except UnreadableContentError as error:
+    except (UnreadableContentError, OSError) as error:
         fail(str(error), "Nothing was submitted.")
     print_submitted(found, wait=True, as_json=as_json)
-    if any(each.error or each.state == "PENDING" for each in found):
+    if any(each.unfinished for each in found):
         raise typer.Exit(1)
 
 
 def read_folder(folder: Path) -> list[tuple[str, intake.SubmitContentRequest]]:
-    """The contents of every file of `folder`; raises UnreadableContentError."""
+    """The contents of every file of `folder`; raises UnreadableContentError or OSError."""
+    if not folder.is_dir():
+        raise UnreadableContentError(f"{folder}: is no folder; name one that holds the files")
     files = sorted(path for path in folder.iterdir() if path.is_file())
     if not files:
         raise UnreadableContentError(f"{folder}: holds no files")

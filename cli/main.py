@@ -16,6 +16,7 @@ from cli import demo as demos
 from cli import doctor, judging, serving, showing, submitting
 from cli.console import fail, log_to_stderr, out, run
 from cli.labs import lab
+from cli.outcome import FAULTS_STRIKE_FROM
 from kernel.environment import Environment
 
 app = typer.Typer(
@@ -53,13 +54,19 @@ def demo(
     found = run(demos.run(folder, contents, out, Environment()))
     demos.write(found.outcome, report)
     out.print(found.outcome.table())
-    out.print("One task that was UNKNOWN:")
+    if found.story:
+        out.print("One task that was UNKNOWN:")
     for line in found.story:
         out.print("  " + line, markup=False)
     out.print(f"figures in {report}", markup=False)
     broken = found.outcome.broken()
     if broken:
         fail("An invariant does not hold:", *broken, f"The databases are kept in {folder}.")
+    if found.outcome.calm:
+        remark = "No fault struck, so no call became UNKNOWN; more --contents meet more faults."
+        if contents >= FAULTS_STRIKE_FROM:
+            fail(remark)
+        out.print(remark, markup=False)
 
 
 def main() -> None:

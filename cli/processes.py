@@ -7,12 +7,16 @@ intake first, so that nothing new comes, the vendor proxy and aggregator last.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
+from sqlalchemy.engine import make_url
+
 from kernel.environment import Environment
+from kernel.idempotency import Hasher
 from kernel.runtime.rpc import Authenticator, Caller, is_loopback
 from kernel.runtime.settings import Settings, SettingsError
 from kernel.runtime.vault import Vault, VaultKeys
@@ -93,6 +97,10 @@ async def run(
 
         token = secrets(settings.service_token) or "" if settings.service_token else ""
         vault = Vault(store(settings.vault_url), VaultKeys.parse(settings.vault_keys), environment)
+        if "vendor-proxy" in names:
+            stack.enter_context(_only_one_proxy(settings.proxy_database_url))
+        if {"intake", "vendor-proxy"} & set(names):
+            await vault.prove(Hasher(settings.hash_key_bytes()))
         if "aggregator" in names:
             aggregator = AggregatorApp(
                 settings, environment, store(settings.database_url), wakeups, authenticates
@@ -127,10 +135,28 @@ async def run(
             intake = IntakeApp(
                 settings, environment, store(settings.database_url), vault, wakeups, authenticates
             )
+            running.intake = intake.address
             stack.push_async_callback(intake.stop)
             await intake.start()
-            running.intake = intake.address
         yield running
+
+
+@contextmanager
+def _only_one_proxy(url: str) -> Iterator[None]:
+    """Hold a lock beside an embedded ledger: two proxies would each give out the whole limit."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+        yield
+        return
+    with open(f"{parsed.database}.lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise SettingsError(
+                f"Another vendor proxy runs on {parsed.database}, and two would each give out the "
+                "whole limit of a vendor. Stop it, or name another --data folder."
+            ) from error
+        yield
 
 
 async def until_signalled() -> None:

@@ -78,7 +78,7 @@ def serve(
 
 
 def vendor_sim(
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 7200,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 takes a free one.")] = 7200,
     data: DataOption = DEFAULT_DATA,
     faults: Annotated[bool, typer.Option(help="Misbehave as in the demo.")] = False,
     bare: Annotated[bool, typer.Option(help="Play no vendor until told over HTTP.")] = False,
@@ -102,7 +102,7 @@ def vendor_sim(
 
 
 def models(
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 7210,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 takes a free one.")] = 7210,
 ) -> None:
     """Real local models for text and images, behind /v1/moderations."""
     log_to_stderr()

@@ -38,7 +38,7 @@ from mesh.v1.aggregator_pb2_grpc import AggregatorServiceStub
 from mesh.v1.intake_pb2_grpc import IntakeServiceStub
 
 _TEXT = {".txt", ".md", ".text"}
-_IMAGE = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif"}
+_IMAGE = {".png", ".jpg", ".jpeg", ".webp", ".gif"}
 _VIDEO = {".mp4", ".avi", ".mov", ".mkv", ".webm"}
 _AT_ONCE = 16
 
@@ -49,7 +49,10 @@ class UnreadableContentError(ValueError):
 
 @dataclass(slots=True)
 class Submitted:
-    """One content's way: `error` says why it was refused, else `state` is its verdict."""
+    """One content's way: `error` says why it was refused, else `state` is its verdict.
+
+    `ended`: why the waiting for the verdict of an accepted content ended without one.
+    """
 
     name: str
     case_id: str = ""
@@ -58,6 +61,12 @@ class Submitted:
     reason: str = ""
     rule: str = ""
     error: str = ""
+    ended: str = ""
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether what was asked for was not done: not accepted, or waited for in vain."""
+        return bool(self.error or self.ended)
 
 
 def submit_content(
@@ -75,9 +84,11 @@ def submit_content(
         requests = [each for path in files for each in read_file(path, tenant, version)]
     except (UnreadableContentError, OSError) as error:
         fail(str(error), "Nothing was submitted.")
+    if not requests:
+        fail("The files hold no contents. Nothing was submitted.")
     found = run(submit_all(settings.intake_addr, settings.aggregator_addr, requests, wait, timeout))
     print_submitted(found, wait=wait, as_json=as_json)
-    if any(each.error for each in found):
+    if any(each.unfinished for each in found):
         raise typer.Exit(1)
 
 
@@ -131,12 +142,18 @@ async def _one(
     each.disposition = intake_disposition(answer.disposition)
     if not wait:
         return
-    async for case in watch(cases, answer.case_id, timeout):
-        each.state = aggregator_state(case.state)
-        if case.decisions:
-            each.reason, each.rule = case.decisions[-1].reason, case.decisions[-1].rule
-        if each.state != "PENDING":
-            return
+    try:
+        async for case in watch(cases, answer.case_id, timeout):
+            each.state = aggregator_state(case.state)
+            if case.decisions:
+                each.reason, each.rule = case.decisions[-1].reason, case.decisions[-1].rule
+            if each.state != "PENDING":
+                return
+    except grpc.aio.AioRpcError as error:
+        # It is accepted and goes on, whatever became of the watching.
+        timed_out = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        why = f"no verdict within {timeout:g} s" if timed_out else "; ".join(explain(error) or [])
+        each.ended = f"waiting ended, the work goes on: {why}. Type: sluice show {each.case_id}"
 
 
 async def watch(cases: Any, case_id: str, timeout: float) -> AsyncIterator[aggregator_pb2.Case]:
@@ -165,8 +182,8 @@ def print_submitted(found: list[Submitted], *, wait: bool, as_json: bool) -> Non
         return
     table = Table("content", Column("case", no_wrap=True), "verdict" if wait else "accepted", "why")
     for each in found:
-        verdict = each.state if wait else each.disposition
-        why = each.error or " ".join(filter(None, (each.reason, each.rule)))
+        verdict = (each.state if wait else "") or each.disposition
+        why = each.error or each.ended or " ".join(filter(None, (each.reason, each.rule)))
         table.add_row(each.name, each.case_id, "REFUSED" if each.error else verdict, why)
     out.print(table)
 

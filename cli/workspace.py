@@ -24,7 +24,7 @@ DEFAULT_DATA = Path(".run/data")
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """A data folder with its keys."""
+    """A data folder with its keys; none, where it is no data folder."""
 
     folder: Path
     keys: dict[str, str]
@@ -41,6 +41,11 @@ def open_workspace(folder: Path) -> Workspace:
     """The folder, made with fresh keys where it is new."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "keys.json"
+    if not path.exists() and any(folder.glob("*.db")):
+        raise SettingsError(
+            f"{path} is missing, and the databases beside it were made with its keys. "
+            "Put it back, or name another --data folder."
+        )
     fresh = {
         "vault_keys": "k1:" + _random_key(32),
         "hash_key": _random_key(32),
@@ -49,10 +54,32 @@ def open_workspace(folder: Path) -> Workspace:
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     except FileExistsError:
-        return Workspace(folder, json.loads(path.read_text()))
+        return Workspace(folder, _read_keys(path))
     with os.fdopen(descriptor, "w") as file:
         json.dump(fresh, file)
     return Workspace(folder, fresh)
+
+
+def look_at_workspace(folder: Path) -> Workspace:
+    """The folder as it is: nothing is made, and where there is none it has no keys."""
+    try:
+        return Workspace(folder, _read_keys(folder / "keys.json"))
+    except (FileNotFoundError, NotADirectoryError):
+        return Workspace(folder, {})
+
+
+def _read_keys(path: Path) -> dict[str, str]:
+    try:
+        keys = json.loads(path.read_text())
+    except ValueError:
+        keys = None
+    wanted = ("vault_keys", "hash_key", "receipts")
+    if not isinstance(keys, dict) or not all(isinstance(keys.get(name), str) for name in wanted):
+        raise SettingsError(
+            f"{path} is damaged: it must hold {', '.join(wanted)}. Put back the file that belongs "
+            "to the databases beside it."
+        )
+    return keys
 
 
 def load_settings(workspace: Workspace, config: Path | None, **given: Any) -> Settings:
@@ -67,7 +94,7 @@ def load_settings(workspace: Workspace, config: Path | None, **given: Any) -> Se
         if not getattr(settings, field):
             missing[field] = sqlite_url(workspace.folder, name)
     for name in ("vault_keys", "hash_key"):
-        if not getattr(settings, name):
+        if not getattr(settings, name) and name in workspace.keys:
             missing[name] = workspace.keys[name]
     if config is None and not settings.vendors:
         missing |= default_vendors()

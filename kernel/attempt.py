@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from kernel.environment import micros
 from kernel.lifecycle import State
 from kernel.retry import Backoff
 
@@ -81,7 +82,10 @@ RESULT_LOST = "RESULT_LOST"
 
 @dataclass(frozen=True, slots=True)
 class CallRequest:
-    """An Execute. Times in microseconds since the epoch; `units` in the vendor's own units."""
+    """An Execute. Times in microseconds since the epoch; `units` in the vendor's own units.
+
+    `granted_sends`: sends that an operator granted beyond the rules, over all attempts.
+    """
 
     tenant_id: str
     idempotency_key: str
@@ -98,11 +102,15 @@ class CallRequest:
     payload: bytes = b""
     units: Mapping[str, int] = field(default_factory=dict)
     on_unknown: OnUnknown = OnUnknown()
+    granted_sends: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """The answer to an Execute. `scores` is the model's result; costs in millionths."""
+    """The answer to an Execute. `scores` is the model's result; costs in millionths.
+
+    `settles_key`: by the ledger no send of this key is in doubt any more.
+    """
 
     outcome: Outcome
     reason: str = ""
@@ -116,6 +124,13 @@ class CallOutcome:
     cost_micros: int = 0
     field: str = ""
     receipt_due_seconds: float = 0.0
+    settles_key: bool = False
+
+    @property
+    def open_again(self) -> bool:
+        """Whether a higher attempt may send: this send did nothing, or may be repeated."""
+        refused = self.outcome is Outcome.REJECTED and self.retryable
+        return refused or self.outcome in (Outcome.NOT_SENT, Outcome.THROTTLED)
 
     @property
     def possible_duplicate(self) -> bool:
@@ -139,7 +154,7 @@ class TaskFacts:
     """What the rules need to know of a task when something came back.
 
     `deadline` in microseconds since the epoch. `wanted` is False once the parent is
-    cancelled. `tries` counts the rounds of the present wait, for the back-off.
+    cancelled. `tries` counts retries that failed in a row, or rounds of asking.
     """
 
     attempt: int
@@ -179,16 +194,15 @@ class WaitRules:
     operator_reminder_seconds: float = 3600.0
 
 
-def _micros(seconds: float) -> int:
-    return int(seconds * 1_000_000)
-
-
 def after_call(call: CallOutcome, task: TaskFacts, now: int, waits: WaitRules) -> Settlement:
     """The move that an Execute's outcome demands; `now` in microseconds.
 
     A refusal that proves only that *this* send did nothing does not clear
-    `maybe_executed`: an earlier send may still have executed.
+    `maybe_executed`: an earlier send may still have executed. Where the ledger says that
+    nothing of the key is in doubt any more, it does.
     """
+    if call.settles_key:
+        task = replace(task, maybe_executed=False)
     sends = max(call.sends, task.sends)
     match call.outcome:
         case Outcome.COMPLETED if call.scores is None:
@@ -198,7 +212,7 @@ def after_call(call: CallOutcome, task: TaskFacts, now: int, waits: WaitRules) -
                 State.SUCCEEDED, call.reason, None, False, call.scores, call.external_id
             )
         case Outcome.ACCEPTED:
-            due = now + _micros(call.receipt_due_seconds or waits.receipt_due_seconds)
+            due = now + micros(call.receipt_due_seconds or waits.receipt_due_seconds)
             return Settlement(State.ACCEPTED, call.reason, due, True, external_id=call.external_id)
         case Outcome.NOT_SENT if call.reason == NO_PERMIT:
             return Settlement(State.READY, NO_PERMIT, task.deadline, task.maybe_executed)
@@ -221,26 +235,15 @@ def after_call(call: CallOutcome, task: TaskFacts, now: int, waits: WaitRules) -
 
 
 def after_settled(call: CallOutcome, task: TaskFacts, now: int, waits: WaitRules) -> Settlement:
-    """The move that a settled row of the ledger demands of a task in doubt.
+    """The move that a settled row of the ledger demands of a task that nobody holds.
 
-    The row speaks for the whole key where its call may be sent again, or was sent once: then
-    nothing is in doubt any more, and what nobody wants is closed instead of tried again.
+    As `after_call`, but what was proved not executed and nobody wants any more is closed
+    instead of tried again.
     """
-    if speaks_for_all_sends(call):
-        task = replace(task, maybe_executed=False)
-        if _open_again(call) and not (task.wanted and now < task.deadline):
-            return after_fence_never_begun(task, now, waits)
+    unwanted = not task.wanted or now >= task.deadline
+    if call.settles_key and call.open_again and unwanted:
+        return after_fence_never_begun(task, now, waits)
     return after_call(call, task, now, waits)
-
-
-def speaks_for_all_sends(call: CallOutcome) -> bool:
-    """Whether a settled outcome leaves no earlier send of its key in doubt."""
-    return call.sends <= 1 or _open_again(call)
-
-
-def _open_again(call: CallOutcome) -> bool:
-    refused = call.outcome is Outcome.REJECTED and call.retryable
-    return refused or call.outcome in (Outcome.NOT_SENT, Outcome.THROTTLED)
 
 
 def after_fence_never_begun(task: TaskFacts, now: int, waits: WaitRules) -> Settlement:
@@ -249,7 +252,7 @@ def after_fence_never_begun(task: TaskFacts, now: int, waits: WaitRules) -> Sett
         return Settlement(State.CANCELLED, "CANCELLED_BEFORE_SEND", None, False)
     if now >= task.deadline:
         return Settlement(State.EXPIRED, "DEADLINE_PASSED", None, False)
-    wake_at = min(now + _micros(waits.backoff.seconds(task.tries, waits.draw)), task.deadline)
+    wake_at = min(now + micros(waits.backoff.seconds(task.tries, waits.draw)), task.deadline)
     return Settlement(State.RETRY_WAIT, "NEVER_BEGUN", wake_at, False)
 
 
@@ -257,33 +260,30 @@ def after_query(query: QueryOutcome, task: TaskFacts, now: int, waits: WaitRules
     """The move that a status query demands of an UNKNOWN or overdue ACCEPTED task."""
     match query.answer:
         case QueryAnswer.SETTLED if query.call is not None:
-            return after_call(query.call, task, now, waits)
+            return after_settled(query.call, task, now, waits)
         case QueryAnswer.RUNNING if query.call is not None and query.call.external_id:
-            wait = query.retry_after_seconds or waits.query_backoff.seconds(task.tries, waits.draw)
-            return Settlement(
-                State.ACCEPTED,
-                "RUNNING",
-                now + _micros(wait),
-                True,
+            asked_later = _still_unknown("RUNNING", task, now, waits, query.retry_after_seconds)
+            return replace(
+                asked_later,
+                state=State.ACCEPTED,
                 external_id=query.call.external_id,
+                needs_operator=False,
             )
         case QueryAnswer.NOT_FOUND:
             if task.wanted and now < task.deadline and task.sends >= task.max_sends:
                 return Settlement(State.FAILED, BUDGET_EXHAUSTED, None, False)
             return after_fence_never_begun(task, now, waits)
-        case QueryAnswer.TOO_EARLY:
-            wake_at = now + _micros(query.retry_after_seconds)
-            return Settlement(State.UNKNOWN, "TOO_EARLY", wake_at, True)
         case QueryAnswer.CANNOT_TELL:
             may_send = task.wanted and now < task.deadline and task.sends < task.max_sends
             if may_send and query.resend is not Resend.REFUSED:
                 wake_at = min(
-                    now + _micros(waits.backoff.seconds(task.tries, waits.draw)), task.deadline
+                    now + micros(waits.backoff.seconds(task.tries, waits.draw)), task.deadline
                 )
                 return Settlement(State.RETRY_WAIT, f"RESEND_{query.resend}", wake_at, True)
             return _for_operator(query.reason or "CANNOT_TELL", now, waits)
         case _:
-            return _still_unknown(query.answer.value, task, now, waits)
+            reason = query.answer.value
+            return _still_unknown(reason, task, now, waits, query.retry_after_seconds)
 
 
 def _retry(
@@ -295,7 +295,7 @@ def _retry(
         return _fail(spent, task, now, waits)
     wait = waits.backoff.seconds(task.tries, waits.draw, call.retry_after_seconds)
     return Settlement(
-        State.RETRY_WAIT, reason, min(now + _micros(wait), task.deadline), task.maybe_executed
+        State.RETRY_WAIT, reason, min(now + micros(wait), task.deadline), task.maybe_executed
     )
 
 
@@ -305,11 +305,15 @@ def _fail(reason: str, task: TaskFacts, now: int, waits: WaitRules) -> Settlemen
     return Settlement(State.FAILED, reason, None, False)
 
 
-def _still_unknown(reason: str, task: TaskFacts, now: int, waits: WaitRules) -> Settlement:
-    wait = waits.query_backoff.seconds(task.tries, waits.draw)
-    return Settlement(State.UNKNOWN, reason, now + _micros(wait), True)
+def _still_unknown(
+    reason: str, task: TaskFacts, now: int, waits: WaitRules, at_least_seconds: float = 0.0
+) -> Settlement:
+    """Asked again later; past its deadline a person is told too, and asking goes on."""
+    wait = max(at_least_seconds, waits.query_backoff.seconds(task.tries, waits.draw))
+    late = now >= task.deadline
+    return Settlement(State.UNKNOWN, reason, now + micros(wait), True, needs_operator=late)
 
 
 def _for_operator(reason: str, now: int, waits: WaitRules) -> Settlement:
-    reminder = now + _micros(waits.operator_reminder_seconds)
+    reminder = now + micros(waits.operator_reminder_seconds)
     return Settlement(State.UNKNOWN, reason, reminder, True, needs_operator=True)

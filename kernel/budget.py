@@ -37,9 +37,10 @@ class RetryBudget:
         """Credit `first_attempts` first attempts."""
         self.tokens = min(self.burst, self.tokens + self.share * first_attempts)
 
-    def spend(self) -> bool:
-        """Take one token for a retry; False when none is left."""
-        if self.tokens < 1.0:
-            return False
-        self.tokens -= 1.0
-        return True
+    def whole(self) -> int:
+        """How many retries may go now."""
+        return int(self.tokens)
+
+    def spend(self, retries: int) -> None:
+        """Take what went."""
+        self.tokens -= retries

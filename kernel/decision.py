@@ -1,17 +1,20 @@
 """The verdict: a pure function of the whole child set, the pinned policy and the time.
 
 Receives a `Snapshot`. Hands on a `Decision`, which the aggregator writes by compare-and-set;
-and for a single result whether it may still take part (`adopt`). A count is never trusted:
-duplicates, old versions and cancelled children pollute counts. Source: DESIGN section 8.
+for a single result whether it may still take part (`adopt`); and what of a policy says nothing
+sensible (`policy_violations`). A count is never trusted: duplicates, old versions and cancelled
+children pollute counts. Source: DESIGN section 8.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from kernel.attempt import BUDGET_EXHAUSTED, NO_PERMIT, RATE_LIMITED
+from kernel.errors import FieldViolation
 from kernel.lifecycle import CLOSED, CaseState, State
 
 
@@ -24,11 +27,10 @@ class Requirement(StrEnum):
 
 
 class Adoption(StrEnum):
-    """What a result is worth now."""
+    """What a result is worth."""
 
     ADOPTED = "ADOPTED"
-    LATE = "LATE"  # kept as evidence; the decision stands
-    STALE = "STALE"  # answers another question
+    LATE = "LATE"  # kept as evidence, and decides nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +114,65 @@ DEADLINE_HAD_COME = "DEADLINE_HAD_COME"
 _NOT_HAD = frozenset({BUDGET_EXHAUSTED, RATE_LIMITED})
 
 
-def adopt(
-    *,
-    case_state: CaseState,
-    deadline: int,
-    result_at: int,
-    answers_digest: str,
-    answers_version: str,
-    task_digest: str,
-    task_version: str,
-) -> Adoption:
-    """Whether a result may take part: judged by what it answers, not by its attempt number."""
-    if (answers_digest, answers_version) != (task_digest, task_version):
-        return Adoption.STALE
-    if case_state is not CaseState.PENDING or result_at > deadline:
-        return Adoption.LATE
-    return Adoption.ADOPTED
+MOST_RULES = 1_000
+MOST_NAME_BYTES = 128
+_WITHOUT_VERDICT = frozenset({CaseState.IN_REVIEW, CaseState.FAILED})
+
+
+def policy_violations(policy: Policy, body: str = "") -> list[FieldViolation]:
+    """What of a policy says nothing sensible; `body` goes before every path but the id's.
+
+    A policy without rules would approve everything, a threshold that is no number is never
+    reached, and of two rules for one category only one is read.
+    """
+    return [FieldViolation(*found) for found in _policy_faults(policy, body)]
+
+
+def _policy_faults(policy: Policy, body: str) -> Iterator[tuple[str, str]]:
+    if not _is_name(policy.policy_id):
+        yield "policy_id", f"1 to {MOST_NAME_BYTES} bytes"
+    if not 0 < len(policy.rules) <= MOST_RULES:
+        yield f"{body}rules", f"1 to {MOST_RULES} rules"
+    seen: set[str] = set()
+    for at, rule in enumerate(policy.rules[:MOST_RULES]):
+        if not _is_name(rule.category):
+            yield f"{body}rules[{at}].category", f"1 to {MOST_NAME_BYTES} bytes"
+        elif rule.category in seen:
+            yield f"{body}rules[{at}].category", "stands in an earlier rule already"
+        seen.add(rule.category)
+        for name, fault in _threshold_faults(rule):
+            yield f"{body}rules[{at}].{name}", fault
+    if policy.on_deadline not in _WITHOUT_VERDICT:
+        yield f"{body}on_deadline", "IN_REVIEW or FAILED"
+    if policy.on_required_failed not in _WITHOUT_VERDICT:
+        yield f"{body}on_required_failed", "IN_REVIEW or FAILED"
+
+
+def _threshold_faults(rule: Rule) -> Iterator[tuple[str, str]]:
+    for name, threshold in (("reject_at", rule.reject_at), ("review_at", rule.review_at)):
+        # A comparison with NaN is false both ways, so that it would never be reached.
+        if threshold is not None and not (math.isfinite(threshold) and 0.0 <= threshold <= 1.0):
+            yield name, "a number from 0 to 1"
+    if (
+        rule.reject_at is not None
+        and rule.review_at is not None
+        and rule.review_at > rule.reject_at
+    ):
+        yield "review_at", "at most reject_at"
+
+
+def _is_name(text: str) -> bool:
+    return 0 < len(text.encode()) <= MOST_NAME_BYTES
+
+
+def adopt(*, result_at: int, deadline: int) -> Adoption:
+    """Whether a task's result may take part; both times in microseconds since the epoch.
+
+    Only its time can rule it out. What it answers is not in question: a result reaches a task
+    by the key of that task alone, which belongs to one case (content, version and round), one
+    model version and one input, so that a result of another version or round never comes here.
+    """
+    return Adoption.LATE if result_at > deadline else Adoption.ADOPTED
 
 
 def decide(snapshot: Snapshot, policy: Policy, now: int) -> Decision:

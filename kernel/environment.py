@@ -16,6 +16,11 @@ from typing import Protocol
 MICROS_PER_SECOND = 1_000_000
 
 
+def micros(seconds: float) -> int:
+    """A duration in microseconds."""
+    return int(seconds * MICROS_PER_SECOND)
+
+
 class Clock(Protocol):
     """Time as seen by one process. Microseconds and seconds are stated in each name."""
 

@@ -17,7 +17,8 @@ from uuid import UUID, uuid5
 
 import orjson
 
-from kernel.attempt import CallOutcome, OnUnknown, OnUnknownMode, Outcome, Resend
+from kernel.attempt import CallOutcome, OnUnknown, OnUnknownMode, Resend
+from kernel.environment import micros
 
 _KEY_NAMESPACE = UUID("6d5c8f0e-7a43-5b0e-9d57-51a1ce000001")
 
@@ -88,7 +89,6 @@ class Capabilities:
     consistency_lag_seconds: float = 0.0
     key_window_seconds: float = 86_400.0
     receipts: bool = False
-    asynchronous: bool = False
     cancel: bool = False
 
     def can_query(self, external_id: str) -> bool:
@@ -117,6 +117,7 @@ class LedgerRow:
     last_byte_at: int
     owner_until: int
     not_found_asked_at: int
+    granted_sends: int = 0
 
 
 class Meeting(StrEnum):
@@ -139,23 +140,27 @@ class Met:
     field: str = ""
 
 
-_RESENDABLE = frozenset({Outcome.NOT_SENT, Outcome.THROTTLED})
-
-
 def resend_verdict(
     row: LedgerRow,
     able: Capabilities,
     on_unknown: OnUnknown,
     price_micros: int,
     now: int,
+    granted_sends: int = 0,
 ) -> Resend:
-    """Whether an UNKNOWN call may be sent again, by what its vendor can do (DESIGN section 7)."""
-    lag = int(able.consistency_lag_seconds * 1_000_000)
+    """Whether an UNKNOWN call may be sent again, by what its vendor can do (DESIGN section 7).
+
+    `granted_sends` above what the row has used is an operator's word: it goes before the
+    rules that refuse, and the send is marked.
+    """
+    lag = micros(able.consistency_lag_seconds)
     if able.authoritative and row.not_found_asked_at > row.last_byte_at + lag:
         return Resend.SAFE
-    in_window = now < row.first_send_at + int(able.key_window_seconds * 1_000_000)
+    in_window = now < row.first_send_at + micros(able.key_window_seconds)
     if able.dedupe and in_window:
         return Resend.SAFE
+    if granted_sends > row.granted_sends:
+        return Resend.MARKED
     if able.authoritative and able.can_query(row.external_id):
         return Resend.REFUSED
     if on_unknown.mode is OnUnknownMode.AT_MOST_ONCE:
@@ -174,7 +179,7 @@ def meet(
     attempt: int,
     max_sends: int,
     verdict: Resend,
-    now: int,
+    granted_sends: int = 0,
 ) -> Met:
     """What an Execute does about its key; `verdict` is `resend_verdict` of the row.
 
@@ -190,18 +195,15 @@ def meet(
             return Met(Meeting.MISMATCH, field)
     if attempt <= row.fenced_attempt or attempt < row.attempt:
         return Met(Meeting.STALE)
-    budget_left = row.sends < min(max_sends, row.max_sends or max_sends)
+    granted = granted_sends > row.granted_sends
+    budget_left = granted or row.sends < min(max_sends, row.max_sends or max_sends)
     match row.state:
         case CallState.FENCED:
             return Met(Meeting.SEND)
         case CallState.PREPARED:
             return Met(Meeting.JOIN)
         case CallState.SETTLED:
-            settled = row.outcome
-            open_again = settled is not None and (
-                settled.outcome in _RESENDABLE
-                or (settled.outcome is Outcome.REJECTED and settled.retryable)
-            )
+            open_again = row.outcome is not None and row.outcome.open_again
             if not open_again or attempt == row.attempt:
                 return Met(Meeting.REPLAY)
             return Met(Meeting.SEND if budget_left else Meeting.EXHAUSTED)

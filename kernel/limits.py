@@ -33,7 +33,12 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class LeaseBounds:
-    """A dispatcher's lease on a task, in seconds."""
+    """A dispatcher's lease on a task, in seconds.
+
+    `store_timeout_seconds`: what is allowed for the store's part of a renewal, its waits for
+    locks and its retries. It is room in the relation, no timer: nothing is cut off by it.
+    `execute_timeout_seconds`: how long an Execute is waited for before its task is UNKNOWN.
+    """
 
     lease_seconds: float = 30.0
     renew_interval_seconds: float = 5.0
@@ -49,10 +54,26 @@ class LeaseBounds:
             self.lease_seconds,
         )
 
+    def assert_outlasts(self, vendor: str, *, client_timeout_seconds: float) -> None:
+        """Raises BrokenRelationError when an Execute ends before the proxy's wait for a vendor.
+
+        Every call as slow as the vendor may be would then be UNKNOWN to the dispatcher.
+        """
+        if not self.execute_timeout_seconds > client_timeout_seconds:
+            raise BrokenRelationError(
+                f"vendor {vendor}: leases.execute_timeout_seconds "
+                f"({self.execute_timeout_seconds}) must be above its client_timeout_seconds "
+                f"({client_timeout_seconds}): an Execute waits for the whole call"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class IncarnationBounds:
-    """A proxy's right to send, in seconds."""
+    """A proxy's right to send, in seconds.
+
+    `store_timeout_seconds`: as in `LeaseBounds`. `write_seconds`: within it after the check of
+    the lease the last byte of a request must have left.
+    """
 
     lease_seconds: float = 10.0
     renew_interval_seconds: float = 2.0

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
+from kernel.environment import MICROS_PER_SECOND
+
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
@@ -55,5 +57,5 @@ def parse_retry_after(header: str | None, now: int, cap_seconds: float = 60.0) -
         return None
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
-    wait = (when - datetime.fromtimestamp(now / 1_000_000, UTC)).total_seconds()
+    wait = (when - datetime.fromtimestamp(now / MICROS_PER_SECOND, UTC)).total_seconds()
     return min(max(wait, 0.0), cap_seconds)

@@ -24,13 +24,14 @@ from cli.workspace import Workspace, open_workspace, sqlite_url
 from kernel.environment import Environment
 from kernel.idempotency import Hasher
 from kernel.limits import IncarnationBounds
+from kernel.runtime.declared import store_policies
 from kernel.runtime.settings import Settings
 from kernel.runtime.vault import Vault, VaultKeys
 from kernel.store.transaction import Store
 from services.aggregator.core import AggregatorCore
 from services.intake.core import IntakeCore
 from services.intake.relay import Relay
-from services.vendor_proxy.app import Gateway
+from services.vendor_proxy.app import ProxyParts
 
 _SEED = 20261130
 # The gateway is not what pauses in these labs: its right to send outlasts every jump of the clock.
@@ -72,11 +73,9 @@ async def open_bench(
         hasher = Hasher(settings.hash_key_bytes())
         pools = settings.pool_profiles()
         aggregator = AggregatorCore(mesh, environment, wakeups)
-        await aggregator.declare_policies(
-            [declared.policy(name) for name, declared in settings.policies.items()]
-        )
+        await store_policies(mesh, settings.declared_policies())
         sink = LabSink(aggregator, witness)
-        gateway = Gateway(
+        gateway = ProxyParts(
             store=proxy,
             environment=environment,
             vault=vault,

@@ -23,7 +23,7 @@ _VENDORS = {
     VENDOR: {
         "query_by_key": True,
         "authoritative": True,
-        "client_timeout_seconds": 60.0,
+        "client_timeout_seconds": 50.0,
         "max_execution_seconds": 60.0,
         "price_micros": _PRICE,
     }

@@ -90,6 +90,20 @@ class Caller:
                 role=roles[0],
             )
 
+    def require_every_tenant(self) -> None:
+        """Raises PermissionDenied unless the caller may act for all tenants."""
+        if self.tenants is not None:
+            raise errors.PermissionDenied(
+                f"Caller {self.name} may act for some tenants only, and this concerns all; "
+                "nothing was done."
+            )
+
+    def speaking_for(self, person: str) -> str:
+        """Who is recorded: the caller, and before it whom it says that it speaks for, if any."""
+        if not person:
+            return self.name
+        return person if self == LOCAL else f"{person} via {self.name}"
+
 
 LOCAL = Caller("local")
 _caller: ContextVar[Caller] = ContextVar("caller", default=LOCAL)
@@ -187,19 +201,15 @@ class _Edge(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         method: str = handler_call_details.method
         if handler is None or not method.startswith("/mesh."):
             return handler
-        if handler.unary_unary is not None:
-            return grpc.unary_unary_rpc_method_handler(
-                self._unary(handler.unary_unary, method),
-                handler.request_deserializer,
-                handler.response_serializer,
-            )
-        if handler.unary_stream is not None:
-            return grpc.unary_stream_rpc_method_handler(
-                self._stream(handler.unary_stream, method),
-                handler.request_deserializer,
-                handler.response_serializer,
-            )
-        return handler
+        wrap = self._stream if handler.response_streaming else self._unary
+        asks, tells = (
+            "stream" if streams else "unary"
+            for streams in (handler.request_streaming, handler.response_streaming)
+        )
+        inner = getattr(handler, f"{asks}_{tells}")
+        return getattr(grpc, f"{asks}_{tells}_rpc_method_handler")(
+            wrap(inner, method), handler.request_deserializer, handler.response_serializer
+        )
 
     def _unary(self, inner: Any, method: str) -> Any:
         async def call(request: Any, context: Any) -> Any:
@@ -246,6 +256,10 @@ class _Edge(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         )
 
 
+class AddressTakenError(RuntimeError):
+    """A server cannot listen where it is told to."""
+
+
 class RpcServer:
     """One service's gRPC server with health checking and reflection."""
 
@@ -272,7 +286,13 @@ class RpcServer:
         reflection.enable_server_reflection(
             (*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
         )
-        self.port = self._server.add_insecure_port(address)
+        try:
+            self.port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise AddressTakenError(
+                f"{address} cannot be listened on: another process has it, or it is not this "
+                "machine's. Stop that process, or set another address."
+            ) from error
         self.address = f"{address.rsplit(':', 1)[0]}:{self.port}"
 
     async def start(self) -> None:
@@ -290,9 +310,13 @@ class RpcServer:
         for name in ("", *self._names):
             await self._health.set(name, state)
 
+    async def begin_shutdown(self) -> None:
+        """Say NOT_SERVING for good, still serving: a later `set_serving` says nothing more."""
+        await self._health.enter_graceful_shutdown()
+
     async def stop(self, grace_seconds: float) -> None:
         """Say NOT_SERVING first, refuse new calls, let those under way end within the grace."""
-        await self._health.enter_graceful_shutdown()
+        await self.begin_shutdown()
         await self._server.stop(grace_seconds)
 
 
@@ -304,7 +328,8 @@ def is_loopback(address: str) -> bool:
 
 def open_channel(address: str, token: str = "") -> grpc.aio.Channel:
     """A channel to one service; `token` is presented with every call."""
-    interceptors: list[Any] = [_BearerUnary(token), _BearerStream(token)] if token else []
+    kinds = (_BearerUnaryUnary, _BearerUnaryStream, _BearerStreamUnary, _BearerStreamStream)
+    interceptors: list[Any] = [kind(token) for kind in kinds] if token else []
     return grpc.aio.insecure_channel(
         address, options=_CHANNEL_OPTIONS, interceptors=interceptors or None
     )
@@ -316,21 +341,24 @@ class _Bearer:
     def __init__(self, token: str) -> None:
         self._token = token
 
-    def _with_token(self, details: Any) -> Any:
-        metadata = grpc.aio.Metadata(*(details.metadata or ()))
+    async def _present(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        metadata = grpc.aio.Metadata(*(client_call_details.metadata or ()))
         metadata.add("authorization", f"Bearer {self._token}")
-        return details._replace(metadata=metadata)
+        return await continuation(client_call_details._replace(metadata=metadata), request)
 
 
-class _BearerUnary(_Bearer, grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
-    async def intercept_unary_unary(
-        self, continuation: Any, client_call_details: Any, request: Any
-    ) -> Any:
-        return await continuation(self._with_token(client_call_details), request)
+# grpc.aio takes an interceptor for one kind of call only, whatever else it could intercept.
+class _BearerUnaryUnary(_Bearer, grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
+    intercept_unary_unary = _Bearer._present
 
 
-class _BearerStream(_Bearer, grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
-    async def intercept_unary_stream(
-        self, continuation: Any, client_call_details: Any, request: Any
-    ) -> Any:
-        return await continuation(self._with_token(client_call_details), request)
+class _BearerUnaryStream(_Bearer, grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
+    intercept_unary_stream = _Bearer._present
+
+
+class _BearerStreamUnary(_Bearer, grpc.aio.StreamUnaryClientInterceptor):  # type: ignore[type-arg]
+    intercept_stream_unary = _Bearer._present  # type: ignore[assignment]  # called by position
+
+
+class _BearerStreamStream(_Bearer, grpc.aio.StreamStreamClientInterceptor):  # type: ignore[type-arg]
+    intercept_stream_stream = _Bearer._present  # type: ignore[assignment]  # called by position

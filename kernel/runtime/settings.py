@@ -10,14 +10,15 @@ import base64
 import binascii
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kernel.attempt import OnUnknown, OnUnknownMode
-from kernel.decision import Policy, Requirement, Rule
+from kernel.decision import Policy, Requirement, Rule, policy_violations
 from kernel.idempotency import Capabilities
 from kernel.lifecycle import CaseState
 from kernel.limits import BrokenRelationError, IncarnationBounds, LeaseBounds
@@ -26,6 +27,9 @@ from kernel.vendor import PoolProfile, VendorProfile
 PREFIX = "SLUICE_"
 # Read by the command itself: where the file is, and where a caller's token is.
 _NOT_SETTINGS = frozenset({"config", "token_file"})
+# What a setting is that nobody gives: the rules say it, once.
+_ABLE, _VENDOR = Capabilities(), VendorProfile("", "sluice", "")
+_LEASES, _INCARNATION = LeaseBounds(), IncarnationBounds()
 
 
 class SettingsError(ValueError):
@@ -36,54 +40,53 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _address(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not (host and colon and port.isascii() and port.isdigit() and int(port) < 65_536):
+        raise ValueError("must be host:port, the port from 0 to 65535")
+    return text
+
+
+Address = Annotated[str, AfterValidator(_address)]
+
+
 class VendorSettings(_Section):
     """One vendor account; see `kernel.vendor.VendorProfile` for the meaning of each field."""
 
     adapter: Literal["sluice", "openai-moderations"] = "sluice"
-    endpoint: str
-    dedupe: bool = False
-    query_by_key: bool = False
-    query_by_id: bool = False
-    authoritative: bool = False
-    consistency_lag_seconds: float = Field(0.0, ge=0)
-    key_window_seconds: float = Field(86_400.0, gt=0)
-    receipts: bool = False
-    asynchronous: bool = False
-    cancel: bool = False
+    endpoint: str = Field(pattern=r"^https?://[^\s/]+")
+    dedupe: bool = _ABLE.dedupe
+    query_by_key: bool = _ABLE.query_by_key
+    query_by_id: bool = _ABLE.query_by_id
+    authoritative: bool = _ABLE.authoritative
+    consistency_lag_seconds: float = Field(_ABLE.consistency_lag_seconds, ge=0)
+    key_window_seconds: float = Field(_ABLE.key_window_seconds, gt=0)
+    receipts: bool = _ABLE.receipts
+    cancel: bool = _ABLE.cancel
     credential: str = ""
     receipt_secret: str = ""
-    client_timeout_seconds: float = Field(10.0, gt=0)
-    max_execution_seconds: float = Field(30.0, gt=0)
-    receipt_due_seconds: float = Field(60.0, gt=0)
-    receipt_grace_seconds: float = Field(2.0, ge=0)
-    query_timeout_seconds: float = Field(5.0, gt=0)
-    query_concurrency: int = Field(8, ge=1)
+    client_timeout_seconds: float = Field(_VENDOR.client_timeout_seconds, gt=0)
+    max_execution_seconds: float = Field(_VENDOR.max_execution_seconds, gt=0)
+    receipt_due_seconds: float = Field(_VENDOR.receipt_due_seconds, gt=0)
+    receipt_grace_seconds: float = Field(_VENDOR.receipt_grace_seconds, ge=0)
+    query_timeout_seconds: float = Field(_VENDOR.query_timeout_seconds, gt=0)
+    query_concurrency: int = Field(_VENDOR.query_concurrency, ge=1)
     counts: Literal["requests", "jobs"] = "requests"
-    throttle_503: bool = False
-    price_micros: int = Field(0, ge=0)
+    throttle_503: bool = _VENDOR.throttle_503
+    price_micros: int = Field(_VENDOR.price_micros, ge=0)
     status_map: dict[str, Literal["ACCEPTED", "SUCCEEDED", "FAILED"]] = {}
-    status_map_version: int = 1
-    status_map_reviewer: str = ""
-    retryable_codes: tuple[str, ...] = ("busy", "too_early")
+    status_map_version: int = _VENDOR.status_map_version
+    status_map_reviewer: str = _VENDOR.status_map_reviewer
+    retryable_codes: tuple[str, ...] = tuple(sorted(_VENDOR.retryable_codes))
 
     def profile(self, name: str) -> VendorProfile:
         """The vendor as the rules see it."""
-        able = Capabilities(
-            dedupe=self.dedupe,
-            query_by_key=self.query_by_key,
-            query_by_id=self.query_by_id,
-            authoritative=self.authoritative,
-            consistency_lag_seconds=self.consistency_lag_seconds,
-            key_window_seconds=self.key_window_seconds,
-            receipts=self.receipts,
-            asynchronous=self.asynchronous,
-            cancel=self.cancel,
-        )
         return VendorProfile(
             name=name,
             adapter=self.adapter,
             endpoint=self.endpoint.rstrip("/"),
-            able=able,
+            # Every ability is a setting of the same name.
+            able=Capabilities(**{each.name: getattr(self, each.name) for each in fields(_ABLE)}),
             credential_ref=self.credential,
             receipt_secret_ref=self.receipt_secret,
             client_timeout_seconds=self.client_timeout_seconds,
@@ -154,8 +157,8 @@ class RuleSettings(_Section):
     """Thresholds of one category."""
 
     category: str
-    reject_at: float | None = Field(None, ge=0, le=1)
-    review_at: float | None = Field(None, ge=0, le=1)
+    reject_at: float | None = None
+    review_at: float | None = None
 
 
 class PolicySettings(_Section):
@@ -180,7 +183,7 @@ class PolicySettings(_Section):
 class CallerSettings(_Section):
     """One caller; `token` is a reference such as env:NAME, never the token."""
 
-    token: str
+    token: str = Field(min_length=1)
     tenants: tuple[str, ...] | None = None
     roles: tuple[Literal["submit", "read", "operate", "review", "gateway"], ...] = (
         "submit",
@@ -189,21 +192,21 @@ class CallerSettings(_Section):
 
 
 class LeaseSettings(_Section):
-    """A dispatcher's leases, in seconds."""
+    """A dispatcher's leases; see `kernel.limits.LeaseBounds`."""
 
-    lease_seconds: float = Field(30.0, gt=0)
-    renew_interval_seconds: float = Field(5.0, gt=0)
-    store_timeout_seconds: float = Field(5.0, gt=0)
-    execute_timeout_seconds: float = Field(60.0, gt=0)
+    lease_seconds: float = Field(_LEASES.lease_seconds, gt=0)
+    renew_interval_seconds: float = Field(_LEASES.renew_interval_seconds, gt=0)
+    store_timeout_seconds: float = Field(_LEASES.store_timeout_seconds, gt=0)
+    execute_timeout_seconds: float = Field(_LEASES.execute_timeout_seconds, gt=0)
 
 
 class IncarnationSettings(_Section):
-    """A proxy's right to send, in seconds."""
+    """A proxy's right to send; see `kernel.limits.IncarnationBounds`."""
 
-    lease_seconds: float = Field(10.0, gt=0)
-    renew_interval_seconds: float = Field(2.0, gt=0)
-    store_timeout_seconds: float = Field(2.0, gt=0)
-    write_seconds: float = Field(2.0, gt=0)
+    lease_seconds: float = Field(_INCARNATION.lease_seconds, gt=0)
+    renew_interval_seconds: float = Field(_INCARNATION.renew_interval_seconds, gt=0)
+    store_timeout_seconds: float = Field(_INCARNATION.store_timeout_seconds, gt=0)
+    write_seconds: float = Field(_INCARNATION.write_seconds, gt=0)
 
 
 class Settings(_Section):
@@ -215,11 +218,11 @@ class Settings(_Section):
     vault_keys: str = ""
     hash_key: str = ""
     bus: str = "inproc"
-    intake_addr: str = "127.0.0.1:7101"
-    dispatcher_addr: str = "127.0.0.1:7102"
-    vendor_proxy_addr: str = "127.0.0.1:7103"
-    vendor_proxy_http_addr: str = "127.0.0.1:7113"
-    aggregator_addr: str = "127.0.0.1:7104"
+    intake_addr: Address = "127.0.0.1:7101"
+    dispatcher_addr: Address = "127.0.0.1:7102"
+    vendor_proxy_addr: Address = "127.0.0.1:7103"
+    vendor_proxy_http_addr: Address = "127.0.0.1:7113"
+    aggregator_addr: Address = "127.0.0.1:7104"
     service_token: str = ""
     receipt_base_url: str = ""
     poll_seconds: float = Field(0.2, gt=0)
@@ -247,13 +250,22 @@ class Settings(_Section):
             raise ValueError(f"planning.policy: no policy is named {self.planning.policy!r}")
         if self.bus != "inproc":
             raise ValueError(f"bus: {self.bus!r} is not known; use inproc")
+        for policy in self.declared_policies():
+            for bad in policy_violations(policy):
+                raise ValueError(f"policies.{policy.policy_id}.{bad.field}: {bad.description}")
+        leases = self.lease_bounds()
+        leases.assert_relations()
         for name, vendor in self.vendors.items():
             vendor.profile(name)
+            leases.assert_outlasts(name, client_timeout_seconds=vendor.client_timeout_seconds)
             if vendor.receipts and not vendor.receipt_secret:
                 raise ValueError(f"vendors.{name}: receipts need a receipt_secret reference")
-        self.lease_bounds().assert_relations()
         self.incarnation_bounds().assert_relations()
         return self
+
+    def declared_policies(self) -> list[Policy]:
+        """The policy versions that this file declares."""
+        return [policy.policy(name) for name, policy in self.policies.items()]
 
     def vendor_profiles(self) -> dict[str, VendorProfile]:
         """Vendors by name."""
@@ -295,9 +307,7 @@ def load(path: Path | None, environment: Mapping[str, str], **given: Any) -> Set
     """
     values = _read_yaml(path) if path is not None else {}
     scalars = {
-        name
-        for name, field in Settings.model_fields.items()
-        if field.annotation in (str, float, int)
+        name for name, field in Settings.model_fields.items() if field.annotation in (str, float)
     }
     for variable, text in environment.items():
         if not variable.startswith(PREFIX):

@@ -16,6 +16,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from kernel.environment import Environment
+from kernel.idempotency import Hasher
 from kernel.store import vault_schema
 from kernel.store.transaction import Store
 
@@ -46,6 +47,15 @@ class VaultKeys:
             raise VaultKeyError("SLUICE_VAULT_KEYS: two keys have the same id; each needs its own")
         self._ciphers = {key_id: AESGCM(key) for key_id, key in keys}
         self._sealing = keys[0][0]
+        self._proofs = {
+            f"vault key {key_id}": Hasher(key).digest("key proof", key_id.encode())
+            for key_id, key in keys
+        }
+
+    @property
+    def proofs(self) -> dict[str, str]:
+        """By name a digest that only this key makes, and that gives nothing of it away."""
+        return dict(self._proofs)
 
     @classmethod
     def parse(cls, text: str) -> VaultKeys:
@@ -106,6 +116,16 @@ class Vault:
             )
         await self._store.write(vault_schema.put, rows)
         return [row.ref for row in rows]
+
+    async def prove(self, hasher: Hasher) -> None:
+        """Raises VaultKeyError unless the keys are those with which what is stored was made."""
+        proofs = self._keys.proofs | {"hash key": hasher.digest("key proof", b"")}
+        wrong = await self._store.write(vault_schema.prove, proofs)
+        if wrong:
+            raise VaultKeyError(
+                f"{', '.join(wrong)}: not the key with which what is stored here was made. "
+                "Put back the keys.json (or the settings) that belongs to these databases."
+            )
 
     async def open(self, ref: str) -> bytes:
         """The plain bytes; raises PayloadGoneError, or VaultKeyError."""

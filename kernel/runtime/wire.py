@@ -27,10 +27,13 @@ def timestamp(micros: int | None) -> Timestamp | None:
 
 
 def micros(message: Any, field: str) -> int:
-    """A Timestamp field in microseconds since the epoch, 0 when it is absent."""
+    """A Timestamp field in microseconds since the epoch, 0 when it is absent or no time at all."""
     if not message.HasField(field):
         return 0
-    return int(getattr(message, field).ToMicroseconds())
+    try:
+        return int(getattr(message, field).ToMicroseconds())
+    except ValueError:  # its seconds or nanos are out of range
+        return 0
 
 
 def result(scores: Mapping[str, float] | None) -> types.ModelResult | None:
@@ -53,11 +56,12 @@ def on_unknown_message(rule: OnUnknown) -> types.OnUnknown:
 
 
 def on_unknown(message: types.OnUnknown) -> OnUnknown | None:
-    """The message as a rule, None when its mode is unspecified."""
-    if message.mode == types.OnUnknown.MODE_UNSPECIFIED:
+    """The message as a rule, None when its mode is unspecified or unknown."""
+    modes = types.OnUnknown.Mode
+    if message.mode not in modes.values() or message.mode == modes.MODE_UNSPECIFIED:
         return None
-    mode = types.OnUnknown.Mode.Name(message.mode).removeprefix("MODE_")
-    return OnUnknown(OnUnknownMode(mode), message.max_duplicates, message.max_cost_micros)
+    mode = OnUnknownMode(modes.Name(message.mode).removeprefix("MODE_"))
+    return OnUnknown(mode, message.max_duplicates, message.max_cost_micros)
 
 
 def call_request_message(request: CallRequest) -> proxy.ExecuteRequest:
@@ -76,12 +80,35 @@ def call_request_message(request: CallRequest) -> proxy.ExecuteRequest:
         model_id=request.model_id,
         model_version=request.model_version,
         kind=request.kind,
+        granted_sends=request.granted_sends,
     )
     if request.payload_ref:
         message.payload_ref = request.payload_ref
     else:
         message.payload = request.payload
     return message
+
+
+def call_request(message: proxy.ExecuteRequest) -> CallRequest:
+    """An Execute as the rules see it."""
+    return CallRequest(
+        tenant_id=message.tenant_id,
+        idempotency_key=message.idempotency_key,
+        vendor=message.vendor,
+        pool=message.pool,
+        attempt=message.attempt,
+        deadline=micros(message, "deadline"),
+        max_sends=message.max_sends,
+        kind=message.kind,
+        model_id=message.model_id,
+        model_version=message.model_version,
+        task_id=message.task_id,
+        payload_ref=message.payload_ref,
+        payload=message.payload,
+        units=dict(message.units),
+        on_unknown=on_unknown(message.on_unknown) or OnUnknown(),
+        granted_sends=message.granted_sends,
+    )
 
 
 def call_outcome_message(outcome: CallOutcome) -> proxy.ExecuteResponse:
@@ -100,6 +127,7 @@ def call_outcome_message(outcome: CallOutcome) -> proxy.ExecuteResponse:
         cost_micros=outcome.cost_micros,
         field=outcome.field,
         receipt_due_seconds=outcome.receipt_due_seconds,
+        settles_key=outcome.settles_key,
     )
 
 
@@ -126,6 +154,7 @@ def call_outcome(message: proxy.ExecuteResponse) -> CallOutcome:
         cost_micros=message.cost_micros,
         field=message.field,
         receipt_due_seconds=message.receipt_due_seconds,
+        settles_key=message.settles_key,
     )
 
 

@@ -10,51 +10,33 @@ from collections.abc import Mapping
 
 from kernel.attempt import CallOutcome, QueryAnswer
 from kernel.environment import MICROS_PER_SECOND
-from kernel.store.calls import (
-    KEY_COLUMNS,
-    KEY_MATCH,
-    OWNER_LOST,
-    CallKey,
-    StoredCall,
-    scores_text,
-)
-from kernel.store.dialect import Statement, joined_update
+from kernel.idempotency import CallState
+from kernel.store.calls import KEY_IS, OWNER_LOST, CallKey, StoredCall, scores_text
+from kernel.store.dialect import Statement
 from kernel.store.proxy_schema import OPEN_END
 from kernel.store.transaction import Tx
 
-# A verified terminal answer, from a receipt, a query or a cancel, settles the row it was judged on.
-_EVIDENCE = joined_update(
-    "calls",
-    {
-        **KEY_COLUMNS,
-        "seen_number": "int",
-        "new_outcome": "text",
-        "new_reason": "text",
-        "new_external": "text",
-        "new_scores": "text",
-        "new_cost": "int",
-        "frees": "int",
-    },
-    assign="""state = 'SETTLED', outcome = b.new_outcome, reason = b.new_reason, retryable = 0,
-      retry_after_seconds = null, scores = b.new_scores,
-      external_id = case when b.new_external = '' then external_id else b.new_external end,
-      cost_micros = cost_micros + b.new_cost, settled_at = {now},
-      occupied_until = case when b.frees = 1 then null else occupied_until end""",
-    where=KEY_MATCH + " and t.send_number = b.seen_number",
+_SEEN = f"{KEY_IS} and send_number = :seen_number"
+# A verified terminal answer, from a receipt, a query or a cancel, is the outcome of the row that
+# it was judged on.
+_EVIDENCE = Statement(
+    f"""update calls set state = :state, outcome = :outcome, reason = :reason, retryable = 0,
+         retry_after_seconds = null, scores = :scores,
+         external_id = case when :external_id = '' then external_id else :external_id end,
+         cost_micros = cost_micros + :cost, settled_at = {{now}},
+         occupied_until = case when :frees = 1 then null else occupied_until end
+       where {_SEEN}"""  # noqa: S608
 )
 # The vendor's id for a call, from an answer that does not end it.
-_LEARN = joined_update(
-    "calls",
-    {**KEY_COLUMNS, "seen_number": "int", "new_external": "text"},
-    assign="external_id = b.new_external",
-    where=KEY_MATCH + " and t.send_number = b.seen_number and t.external_id = ''",
+_LEARN = Statement(
+    f"update calls set external_id = :external_id where {_SEEN} and external_id = ''"  # noqa: S608
 )
 _FENCE_SQL = """insert into calls (caller, vendor, idempotency_key, task_id, tenant_id, pool, state,
-    attempt, fenced_attempt, fingerprint, incarnation, send_number, sends, max_sends, on_unknown,
-    max_duplicates, max_cost_micros, outcome, reason, retryable, receipt_due_seconds, external_id,
-    possible_duplicates, cost_micros, doubted_sends, doubted_until, first_send_at, last_byte_at,
-    not_found_asked_at, last_query_answer)
-  values (:caller, :vendor, :key, '', '', '', 'FENCED', 0, :attempt, '{}', '', 0, 0, 0,
+    attempt, fenced_attempt, fingerprint, incarnation, send_number, sends, max_sends,
+    granted_sends, on_unknown, max_duplicates, max_cost_micros, outcome, reason, retryable,
+    receipt_due_seconds, external_id, possible_duplicates, cost_micros, doubted_sends,
+    doubted_until, first_send_at, last_byte_at, not_found_asked_at, last_query_answer)
+  values (:caller, :vendor, :key, '', '', '', 'FENCED', 0, :attempt, '{}', '', 0, 0, 0, 0,
     'AT_MOST_ONCE', 0, 0, '', '', 0, 0, '', 0, 0, 0, 0, 0, 0, 0, '')"""
 # Close all attempts up to one, with a row of its own where there is none.
 _FENCE = Statement(
@@ -65,21 +47,13 @@ _FENCE = Statement(
     + " on duplicate key update fenced_attempt = greatest(fenced_attempt, :attempt)",
 )
 # Keep what a vendor answered to a query; a proof that it never executed frees its permit.
-_QUERY = joined_update(
-    "calls",
-    {
-        **KEY_COLUMNS,
-        "seen_number": "int",
-        "new_answer": "text",
-        "new_asked_at": "int",
-        "new_external": "text",
-    },
-    assign="""last_query_answer = b.new_answer, last_query_at = {now},
-      occupied_until = case when b.new_asked_at > 0 then null else occupied_until end,
-      not_found_asked_at = case when b.new_asked_at > not_found_asked_at then b.new_asked_at
-        else not_found_asked_at end,
-      external_id = case when external_id = '' then b.new_external else external_id end""",
-    where=KEY_MATCH + " and t.send_number = b.seen_number",
+_QUERY = Statement(
+    f"""update calls set last_query_answer = :answer, last_query_at = {{now}},
+         occupied_until = case when :asked_at > 0 then null else occupied_until end,
+         not_found_asked_at = case when :asked_at > not_found_asked_at then :asked_at
+           else not_found_asked_at end,
+         external_id = case when external_id = '' then :external_id else external_id end
+       where {_SEEN}"""  # noqa: S608
 )
 _DEAD = """t.occupied_until = :open_end and t.vendor = v.of_vendor and i.id = t.incarnation
   and i.lease_until + :write <= {now}"""
@@ -87,7 +61,7 @@ _LONGEST = "i.lease_until + :write"
 _VENDORS = {"of_vendor": "text", "longest": "int"}
 
 
-def _adopt(assign: str, which: str) -> Statement:
+def _take_over(assign: str, which: str) -> Statement:
     where = f"{_DEAD} and t.state {which} 'PREPARED'"
     return Statement(
         f"update calls as t set {assign} from incarnations i, {{batch}} v where {where}",  # noqa: S608
@@ -97,56 +71,67 @@ def _adopt(assign: str, which: str) -> Statement:
 
 
 # Dead owners' open rows: what was PREPARED is in doubt from now on.
-_ADOPT_PREPARED = _adopt(
+_TAKE_PREPARED = _take_over(
     f"""state = 'UNKNOWN', outcome = 'UNKNOWN', reason = '{OWNER_LOST}', settled_at = {{now}},
       last_byte_at = {_LONGEST}, occupied_until = {_LONGEST} + v.longest""",
     "=",
 )
 # Dead owners' rows that evidence had settled: only their permit was open.
-_ADOPT_SETTLED = _adopt(f"occupied_until = {_LONGEST} + v.longest", "<>")
+_TAKE_SETTLED = _take_over(f"occupied_until = {_LONGEST} + v.longest", "<>")
 
 
 def add_evidence(
-    tx: Tx, call: StoredCall, outcome: CallOutcome, *, frees: bool, cost_micros: int
+    tx: Tx,
+    call: StoredCall,
+    outcome: CallOutcome,
+    state: CallState,
+    *,
+    frees: bool,
 ) -> bool:
-    """Settle `call` by a terminal answer; False when a newer send began meanwhile."""
-    row = [
-        *call.key.values(),
-        call.send_number,
-        outcome.outcome.value,
-        outcome.reason,
-        outcome.external_id,
-        scores_text(outcome),
-        cost_micros,
-        int(frees),
-    ]
-    return tx.changed(_EVIDENCE, [row]) == 1
+    """Take `call` to `state` by a terminal answer; False when a newer send began meanwhile."""
+    changed = tx.changed(
+        _EVIDENCE,
+        None,
+        **_seen(call),
+        state=state.value,
+        outcome=outcome.outcome.value,
+        reason=outcome.reason,
+        external_id=outcome.external_id,
+        scores=scores_text(outcome),
+        cost=outcome.cost_micros,
+        frees=int(frees),
+    )
+    return changed == 1
 
 
 def learn_external_id(tx: Tx, call: StoredCall, external_id: str) -> None:
     """Keep the vendor's id for a call that has none yet."""
-    tx.execute(_LEARN, [[*call.key.values(), call.send_number, external_id]])
+    tx.execute(_LEARN, None, **_seen(call), external_id=external_id)
 
 
 def fence(tx: Tx, key: CallKey, attempt: int) -> None:
     """Close `attempt` and all before it to new sends."""
-    tx.execute(
-        _FENCE, caller=key.caller, vendor=key.vendor, key=key.idempotency_key, attempt=attempt
-    )
+    tx.execute(_FENCE, **key.params(), attempt=attempt)
 
 
 def keep_query(
     tx: Tx, call: StoredCall, answer: QueryAnswer, not_found_asked_at: int, external_id: str
-) -> bool:
-    """Keep a vendor's answer; False when a newer send began meanwhile.
+) -> None:
+    """Keep a vendor's answer, unless a newer send began meanwhile.
 
     `not_found_asked_at` in microseconds, 0 unless the answer proves that nothing executed.
     """
-    row = [*call.key.values(), call.send_number, answer.value, not_found_asked_at, external_id]
-    return tx.changed(_QUERY, [row]) == 1
+    tx.execute(
+        _QUERY,
+        None,
+        **_seen(call),
+        answer=answer.value,
+        asked_at=not_found_asked_at,
+        external_id=external_id,
+    )
 
 
-def adopt(tx: Tx, write_seconds: float, max_execution_seconds: Mapping[str, float]) -> int:
+def take_over_dead(tx: Tx, write_seconds: float, max_execution_seconds: Mapping[str, float]) -> int:
     """Take over open rows of dead incarnations; returns how many calls are in doubt now."""
     if not max_execution_seconds:
         return 0
@@ -155,6 +140,11 @@ def adopt(tx: Tx, write_seconds: float, max_execution_seconds: Mapping[str, floa
         for vendor, seconds in sorted(max_execution_seconds.items())
     ]
     bound = {"open_end": OPEN_END, "write": int(write_seconds * MICROS_PER_SECOND)}
-    adopted = tx.changed(_ADOPT_PREPARED, vendors, **bound)
-    tx.changed(_ADOPT_SETTLED, vendors, **bound)
-    return adopted
+    in_doubt = tx.changed(_TAKE_PREPARED, vendors, **bound)
+    tx.changed(_TAKE_SETTLED, vendors, **bound)
+    return in_doubt
+
+
+def _seen(call: StoredCall) -> dict[str, object]:
+    """The row, if no newer send has begun."""
+    return {**call.key.params(), "seen_number": call.send_number}

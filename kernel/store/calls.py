@@ -7,7 +7,7 @@ as UNKNOWN: its last byte cannot leave later than that (DESIGN section 7).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from kernel.attempt import CallOutcome, OnUnknown, OnUnknownMode, Outcome
 from kernel.environment import MICROS_PER_SECOND
 from kernel.idempotency import CallState, LedgerRow
 from kernel.store import incarnations
-from kernel.store.dialect import Kind, Statement
+from kernel.store.dialect import Statement
 from kernel.store.proxy_schema import OPEN_END
 from kernel.store.transaction import Tx
 
@@ -33,9 +33,9 @@ class CallKey:
     vendor: str
     idempotency_key: str
 
-    def values(self) -> tuple[str, str, str]:
-        """The columns of the primary key, in its order."""
-        return (self.caller, self.vendor, self.idempotency_key)
+    def params(self) -> dict[str, str]:
+        """The values of a statement that asks for `KEY_IS`."""
+        return {"caller": self.caller, "vendor": self.vendor, "key": self.idempotency_key}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,35 +87,28 @@ class OccupiedCall:
     until: int
 
 
-KEY_COLUMNS: Mapping[str, Kind] = {
-    "key_caller": "text",
-    "key_vendor": "text",
-    "key_key": "text",
-}
-KEY_MATCH = "t.caller = b.key_caller and t.vendor = b.key_vendor and t.idempotency_key = b.key_key"
+KEY_IS = "caller = :caller and vendor = :vendor and idempotency_key = :key"
 
 _NAMES = (
     "caller, vendor, idempotency_key, reference, task_id, tenant_id, pool, state, attempt, "
-    "fenced_attempt, fingerprint, incarnation, send_number, sends, max_sends, on_unknown, "
-    "max_duplicates, max_cost_micros, outcome, reason, retryable, retry_after_seconds, "
+    "fenced_attempt, fingerprint, incarnation, send_number, sends, max_sends, granted_sends, "
+    "on_unknown, max_duplicates, max_cost_micros, outcome, reason, retryable, retry_after_seconds, "
     "receipt_due_seconds, external_id, scores, possible_duplicates, cost_micros, doubted_sends, "
     "doubted_until, first_send_at, begun_at, last_byte_at, settled_at, occupied_until, "
     "not_found_asked_at, last_query_answer, last_query_at"
 )
-COLUMNS = ", ".join(f"t.{name}" for name in _NAMES.split(", "))
-_BY_KEY = f"select {COLUMNS} from {{batch}} b join calls t on {KEY_MATCH}"  # noqa: S608
-# Read rows by key; for a write they are locked where the database locks rows.
-_LOOK_UP = Statement(_BY_KEY, dict(KEY_COLUMNS))
-_LOCK = Statement(_BY_KEY, dict(KEY_COLUMNS), mysql=_BY_KEY + " for update")
-# Who else uses these keys at the vendor.
-_REFERENCES = Statement(
-    """select t.vendor, t.reference, t.caller, t.idempotency_key from {batch} b
-       join calls t on t.vendor = b.key_vendor and t.reference = b.key_reference""",
-    {"key_vendor": "text", "key_reference": "text"},
+_BY_KEY = f"select {_NAMES} from calls where {KEY_IS}"  # noqa: S608
+# Read a row by key; for a write it is locked where the database locks rows.
+_LOOK_UP = Statement(_BY_KEY)
+_LOCK = Statement(_BY_KEY, mysql=_BY_KEY + " for update")
+# Whose call the vendor knows by a reference.
+_BY_REFERENCE = Statement(
+    """select caller, vendor, idempotency_key from calls
+       where vendor = :vendor and reference = :reference"""
 )
 _BY_EXTERNAL = Statement(
-    """select t.caller, t.vendor, t.idempotency_key from calls t
-       where t.vendor = :vendor and t.external_id = :external_id"""
+    """select caller, vendor, idempotency_key from calls
+       where vendor = :vendor and external_id = :external_id"""
 )
 # Every row that may still occupy its vendor, with its owner's lease end.
 _OCCUPIED = Statement(
@@ -131,35 +124,28 @@ def scores_text(outcome: CallOutcome) -> str | None:
     return None if outcome.scores is None else orjson.dumps(dict(outcome.scores)).decode()
 
 
-def look_up(
-    tx: Tx, keys: Sequence[CallKey], write_seconds: float, *, lock: bool = False
-) -> dict[CallKey, StoredCall]:
-    """Rows by key, as they stand now; `write_seconds` is the owners' write time."""
-    rows = tx.query(_LOCK if lock else _LOOK_UP, [key.values() for key in keys])
-    open_owners = [row.incarnation for row in rows if row.state == CallState.PREPARED]
-    leases = incarnations.lease_ends(tx, open_owners) if open_owners else {}
-    now = tx.now() if open_owners else 0
-    found = {}
-    for row in rows:
-        call = _call(row, leases.get(row.incarnation, 0), write_seconds)
-        found[call.key] = _as_seen(call, now)
-    return found
+def look_up(tx: Tx, key: CallKey, write_seconds: float, *, lock: bool = False) -> StoredCall | None:
+    """The row as it stands now, if there is one; `write_seconds` is its owner's write time."""
+    row = tx.one(_LOCK if lock else _LOOK_UP, **key.params())
+    if row is None:
+        return None
+    if row.state != CallState.PREPARED:
+        return _call(row, 0)
+    lease = incarnations.read(tx, row.incarnation)
+    owner_until = lease.until + int(write_seconds * MICROS_PER_SECOND)
+    return _as_seen(_call(row, owner_until), lease.now)
 
 
-def references(tx: Tx, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], CallKey]:
-    """Whose call goes by each (vendor, reference); one that nobody uses is left out."""
-    return {
-        (row.vendor, row.reference): CallKey(row.caller, row.vendor, row.idempotency_key)
-        for row in tx.query(_REFERENCES, list(wanted))
-    }
+def by_reference(tx: Tx, vendor: str, reference: str) -> CallKey | None:
+    """The call that the vendor knows by our `reference`."""
+    row = tx.one(_BY_REFERENCE, vendor=vendor, reference=reference)
+    return None if row is None else _key(row)
 
 
 def by_external_id(tx: Tx, vendor: str, external_id: str) -> CallKey | None:
     """The one call that the vendor knows by `external_id`; None where there is none, or two."""
     rows = tx.query(_BY_EXTERNAL, vendor=vendor, external_id=external_id)
-    if len(rows) != 1:
-        return None
-    return CallKey(rows[0].caller, rows[0].vendor, rows[0].idempotency_key)
+    return _key(rows[0]) if len(rows) == 1 else None
 
 
 def occupied(
@@ -178,12 +164,15 @@ def occupied(
             until = row.lease_until + int(longest * MICROS_PER_SECOND)
         until = max(until, row.doubted_until)
         if until > row.now:
-            key = CallKey(row.caller, row.vendor, row.idempotency_key)
-            held.append(OccupiedCall(key, row.pool, 1 + row.doubted_sends, until))
+            held.append(OccupiedCall(_key(row), row.pool, 1 + row.doubted_sends, until))
     return now, held
 
 
-def _call(row: Row[Any], lease_until: int, write_seconds: float) -> StoredCall:
+def _key(row: Row[Any]) -> CallKey:
+    return CallKey(row.caller, row.vendor, row.idempotency_key)
+
+
+def _call(row: Row[Any], owner_until: int) -> StoredCall:
     outcome = None
     if row.outcome:
         outcome = CallOutcome(
@@ -198,7 +187,6 @@ def _call(row: Row[Any], lease_until: int, write_seconds: float) -> StoredCall:
             cost_micros=row.cost_micros,
             receipt_due_seconds=row.receipt_due_seconds,
         )
-    prepared = row.state == CallState.PREPARED
     ledger = LedgerRow(
         state=CallState(row.state),
         attempt=row.attempt,
@@ -211,11 +199,12 @@ def _call(row: Row[Any], lease_until: int, write_seconds: float) -> StoredCall:
         possible_duplicates=row.possible_duplicates,
         first_send_at=row.first_send_at,
         last_byte_at=row.last_byte_at,
-        owner_until=lease_until + int(write_seconds * MICROS_PER_SECOND) if prepared else 0,
+        owner_until=owner_until,
         not_found_asked_at=row.not_found_asked_at,
+        granted_sends=row.granted_sends,
     )
     return StoredCall(
-        key=CallKey(row.caller, row.vendor, row.idempotency_key),
+        key=_key(row),
         ledger=ledger,
         reference=row.reference or "",
         task_id=row.task_id,

@@ -16,7 +16,14 @@ from sqlalchemy.types import TypeEngine
 
 Kind = str  # "text", "int" or "real"
 
-_MYSQL_KINDS = {"text": "longtext", "int": "bigint", "real": "double"}
+# Without a character set of its own a column takes the server's, and that may know no emoji:
+# two keys would both become "?".
+_UTF8 = {"charset": "utf8mb4", "collation": "utf8mb4_bin"}
+_MYSQL_KINDS = {
+    "text": "longtext character set utf8mb4 collate utf8mb4_bin",
+    "int": "bigint",
+    "real": "double",
+}
 
 
 class Key(TypeDecorator[str]):
@@ -50,7 +57,7 @@ class Key(TypeDecorator[str]):
 
 # Microseconds since the epoch; also ids that count.
 Micros = BigInteger().with_variant(Integer, "sqlite")
-Document = Text().with_variant(LONGTEXT, "mysql", "mariadb")
+Document = Text().with_variant(LONGTEXT(**_UTF8), "mysql", "mariadb")
 Bytes = LargeBinary().with_variant(LONGBLOB, "mysql", "mariadb")
 
 

@@ -46,13 +46,19 @@ class GroupCommitter:
         group: list[tuple[Work, Future[Any]]] = []
         while self._waiting and len(group) < _MOST:
             group.append(self._waiting.popleft())
-        if not group:
-            return
+        if group:
+            self._commit(group)
+
+    def _commit(self, group: list[tuple[Work, Future[Any]]]) -> None:
         try:
             results = self._repeat(lambda: self._transact([work for work, _ in group]))
         except BaseException as error:
-            for _, future in group:
-                future.set_exception(error)
+            if len(group) > 1:
+                # Nothing of the group is in: each gets its own chance, and its own answer.
+                for one in group:
+                    self._commit([one])
+                return
+            group[0][1].set_exception(error)
             return
         for (_, future), (result, failure) in zip(group, results, strict=True):
             if failure is not None:

@@ -152,6 +152,10 @@ _RESERVE = joined_update(
     where="""t.parent_id = b.parent_id and t.n = b.n and t.state = b.fence_state
          and t.wake_at = b.seen_wake""",
 )
+_HASTEN = Statement(
+    """update tasks set wake_at = {now}
+       where parent_id = :parent_id and state in ('ACCEPTED', 'UNKNOWN')"""
+)
 # An open task stays where it is and is looked at again later.
 _LINGER = joined_update(
     "tasks",
@@ -164,17 +168,21 @@ _LINGER = joined_update(
         "new_tries": "int",
         "new_reason": "text",
         "new_operator": "int",
+        "rise": "int",
     },
     assign="""wake_at = b.new_wake, tries = b.new_tries, reason = b.new_reason,
-         needs_operator = b.new_operator""",
+         needs_operator = b.new_operator, revision = revision + b.rise""",
     where="""t.parent_id = b.parent_id and t.n = b.n and t.state = b.fence_state
          and t.attempt = b.fence_attempt""",
 )
-# The operator lets one more send happen, as a possible duplicate.
+# Of two successes the one that the vendor dates first is shown, whenever it arrives.
+_REVISE_SCORES = Statement(
+    """update tasks set scores = :scores, revision = revision + 1
+       where parent_id = :parent_id and n = :n and state = 'SUCCEEDED'"""
+)
+# The operator grants one more send; the ledger marks it when it is made.
 _GRANT_RESEND = Statement(
-    """update tasks set on_unknown = 'AT_LEAST_ONCE', max_cost_micros = 0,
-         max_duplicates = case when max_duplicates > possible_duplicates
-           then max_duplicates else possible_duplicates + 1 end,
+    """update tasks set granted_sends = granted_sends + 1,
          max_sends = case when max_sends > sends then max_sends else sends + 1 end
        where parent_id = :parent_id and n = :n and state = 'UNKNOWN' and attempt = :attempt"""
 )
@@ -223,6 +231,11 @@ def renew(tx: Tx, held: Sequence[Task], lease_micros: int) -> set[tuple[str, int
     return {(row.parent_id, row.n, row.attempt) for row in tx.query(_STILL_HELD, rows)}
 
 
+def hasten(tx: Tx, parent_id: str) -> None:
+    """Have what is at a vendor, or may be, looked at now: its parent is no longer wanted."""
+    tx.changed(_HASTEN, parent_id=parent_id)
+
+
 def reserve(tx: Tx, due: Iterable[Task], wait_micros: int) -> None:
     """Move the next event of due rows on by `wait_micros`, unless somebody else did."""
     rows = [(task.parent_id, task.n, task.state, task.wake_at) for task in due]
@@ -231,9 +244,21 @@ def reserve(tx: Tx, due: Iterable[Task], wait_micros: int) -> None:
 
 
 def linger(
-    tx: Tx, task: Task, *, wake_at: int, tries: int, reason: str, needs_operator: bool = False
+    tx: Tx,
+    task: Task,
+    mover: Mover,
+    *,
+    wake_at: int,
+    tries: int,
+    reason: str,
+    needs_operator: bool = False,
 ) -> bool:
-    """Keep an open task where it is until `wake_at`; False when it moved since it was read."""
+    """Keep an open task where it is until `wake_at`; False when it moved since it was read.
+
+    `task` is the locked row. What people see changes with it (the reason, or that a person is
+    needed) is recorded like a move.
+    """
+    seen = (task.reason, task.needs_operator) != (reason[:128], needs_operator)
     row = (
         task.parent_id,
         task.n,
@@ -243,12 +268,24 @@ def linger(
         tries,
         reason[:128],
         int(needs_operator),
+        int(seen),
     )
-    return tx.changed(_LINGER, [row]) == 1
+    if tx.changed(_LINGER, [row]) != 1:
+        return False
+    if seen:
+        stays = TaskMove(task, mover, task.state, reason, wake_at, task.maybe_executed)
+        tx.execute(_RECORD, [_record(stays, task.revision + 1)])
+    return True
+
+
+def revise_scores(tx: Tx, task: Task, scores: Mapping[str, float] | None) -> None:
+    """Show other scores of a SUCCEEDED task; what was decided from the old ones stands."""
+    told = None if scores is None else orjson.dumps(dict(scores)).decode()
+    tx.changed(_REVISE_SCORES, parent_id=task.parent_id, n=task.n, scores=told)
 
 
 def grant_resend(tx: Tx, task: Task) -> None:
-    """Widen an UNKNOWN task's bounds by one send that may be a duplicate."""
+    """Let an UNKNOWN task be sent once more, beyond what the rules allow."""
     tx.changed(_GRANT_RESEND, parent_id=task.parent_id, n=task.n, attempt=task.attempt)
 
 

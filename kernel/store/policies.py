@@ -56,11 +56,23 @@ def insert(tx: Tx, policy: Policy, author: str) -> None:
     )
 
 
-def put_missing(tx: Tx, declared: Iterable[Policy], author: str) -> None:
-    """Store those of the declared versions that are not there; stored ones stay as they are."""
+def put_missing(tx: Tx, declared: Iterable[Policy], author: str) -> Policy | None:
+    """Store those of the declared versions that are not there; stored ones are never edited.
+
+    Returns the first declared version that is stored with another body, and then stores
+    nothing; None: all declared versions are stored as declared. Raises IntegrityError when
+    another process stores one of them at the same time.
+    """
+    missing = []
     for policy in declared:
-        if get(tx, policy.policy_id, policy.version) is None:
-            insert(tx, policy, author)
+        stored = get(tx, policy.policy_id, policy.version)
+        if stored is None:
+            missing.append(policy)
+        elif stored.policy != policy:
+            return policy
+    for policy in missing:
+        insert(tx, policy, author)
+    return None
 
 
 def get(tx: Tx, policy_id: str, version: int) -> StoredPolicy | None:

@@ -6,7 +6,6 @@ replica, read by all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kernel.environment import MICROS_PER_SECOND
@@ -24,40 +23,32 @@ class StoredLimit:
 
 
 # Set a pool's limit.
+_SET_SQL = "insert into pool_limits (pool, concurrency, closed_until) values (:pool, :most, 0)"
 _SET = Statement(
-    """insert into pool_limits (pool, concurrency, set_at, closed_until)
-       values (:pool, :concurrency, {now}, 0)
-       on conflict (pool) do update set concurrency = excluded.concurrency,
-         set_at = excluded.set_at""",
-    mysql="""insert into pool_limits (pool, concurrency, set_at, closed_until)
-       values (:pool, :concurrency, {now}, 0)
-       on duplicate key update concurrency = :concurrency, set_at = {now}""",
+    _SET_SQL + " on conflict (pool) do update set concurrency = excluded.concurrency",
+    mysql=_SET_SQL + " on duplicate key update concurrency = :most",
 )
 # Close a pool for so long; an earlier end never shortens a later one.
+_CLOSE_SQL = """insert into pool_limits (pool, concurrency, closed_until)
+  values (:pool, null, {now} + :wait)"""
 _CLOSE = Statement(
-    """insert into pool_limits (pool, concurrency, set_at, closed_until)
-       select b.closed_pool, null, 0, {now} + b.micros from {batch} b where true
-       on conflict (pool) do update set
-         closed_until = max(pool_limits.closed_until, excluded.closed_until)""",
-    {"closed_pool": "text", "micros": "int"},
-    mysql="""insert into pool_limits (pool, concurrency, set_at, closed_until)
-       select b.closed_pool, null, 0, {now} + b.micros from {batch} b
-       on duplicate key update
-         closed_until = greatest(pool_limits.closed_until, {now} + b.micros)""",
+    _CLOSE_SQL
+    + """ on conflict (pool) do update set
+       closed_until = max(pool_limits.closed_until, excluded.closed_until)""",
+    mysql=_CLOSE_SQL
+    + " on duplicate key update closed_until = greatest(closed_until, {now} + :wait)",
 )
 _ALL = Statement("select pool, concurrency, closed_until from pool_limits")
 
 
 def set_concurrency(tx: Tx, pool: str, concurrency: int) -> None:
     """Let `pool` have `concurrency` calls at once."""
-    tx.execute(_SET, pool=pool, concurrency=concurrency)
+    tx.execute(_SET, pool=pool, most=concurrency)
 
 
-def close(tx: Tx, closures: Iterable[tuple[str, float]]) -> None:
-    """Close pools for the given seconds, as a vendor's Retry-After asks."""
-    rows = [(pool, int(seconds * MICROS_PER_SECOND)) for pool, seconds in closures]
-    if rows:
-        tx.execute(_CLOSE, rows)
+def close(tx: Tx, pool: str, seconds: float) -> None:
+    """Give no permit of `pool` for so long, as a vendor's Retry-After asks."""
+    tx.execute(_CLOSE, pool=pool, wait=int(seconds * MICROS_PER_SECOND))
 
 
 def all_limits(tx: Tx) -> list[StoredLimit]:

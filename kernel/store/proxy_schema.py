@@ -65,6 +65,7 @@ calls = Table(
     Column("send_number", Integer, nullable=False),  # rises with each begin; part of the fence
     Column("sends", Integer, nullable=False),  # charged to the budget; NOT_SENT gives one back
     Column("max_sends", Integer, nullable=False),
+    Column("granted_sends", Integer, nullable=False),  # an operator's, used by sends so far
     Column("on_unknown", _WORD, nullable=False),
     Column("max_duplicates", Integer, nullable=False),
     Column("max_cost_micros", Micros, nullable=False),
@@ -99,7 +100,6 @@ incarnations = Table(
     "incarnations",
     PROXY,
     Column("id", _WORD, primary_key=True),
-    Column("started_at", Micros, nullable=False),
     Column("lease_until", Micros, nullable=False),
 )
 
@@ -117,6 +117,7 @@ raw_receipts = Table(
     Column("state", _WORD, nullable=False),
     Column("vendor_status", _NAME, nullable=False),
     Column("status_map_version", Integer, nullable=False),
+    Column("status_map_reviewer", _NAME, nullable=False),
     Column("occurred_at", Micros, nullable=False),
     Column("received_at", Micros, nullable=False),
     Column("scores", Document),
@@ -143,6 +144,5 @@ pool_limits = Table(
     PROXY,
     Column("pool", _NAME, primary_key=True),
     Column("concurrency", Integer),  # null: as the settings say
-    Column("set_at", Micros, nullable=False),
     Column("closed_until", Micros, nullable=False),  # the vendor asked for silence until then
 )

@@ -35,6 +35,7 @@ class NewReceipt:
     state: ReceiptState
     vendor_status: str
     status_map_version: int
+    status_map_reviewer: str
     occurred_at: int
     scores: Mapping[str, float] | None
     cost_micros: int | None
@@ -44,7 +45,10 @@ class NewReceipt:
 
 @dataclass(frozen=True, slots=True)
 class StoredReceipt:
-    """A stored receipt without its body. Times in microseconds since the epoch."""
+    """A stored receipt without its body. Times in microseconds since the epoch.
+
+    `cost_micros`: the vendor's figure; for a success without one, what the ledger charged.
+    """
 
     receipt_id: str
     vendor: str
@@ -62,12 +66,12 @@ class StoredReceipt:
 
 
 _INSERT_SQL = """insert into raw_receipts (receipt_id, vendor, event_id, reference, external_id,
-    caller, idempotency_key, task_id, state, vendor_status, status_map_version, occurred_at,
-    received_at, scores, cost_micros, reason, sealed_body, copies, forward, forward_tries,
-    disposition)
+    caller, idempotency_key, task_id, state, vendor_status, status_map_version,
+    status_map_reviewer, occurred_at, received_at, scores, cost_micros, reason, sealed_body,
+    copies, forward, forward_tries, disposition)
   values (:receipt_id, :vendor, :event_id, :reference, :external_id, '', '', '', :state,
-    :vendor_status, :status_map_version, :occurred_at, {now}, :scores, :cost_micros, :reason,
-    :sealed_body, 1, 'NONE', 0, '')"""
+    :vendor_status, :status_map_version, :status_map_reviewer, :occurred_at, {now}, :scores,
+    :cost_micros, :reason, :sealed_body, 1, 'NONE', 0, '')"""
 # Store a receipt, or count one more copy of it.
 _INSERT = Statement(
     _INSERT_SQL + " on conflict (receipt_id) do update set copies = raw_receipts.copies + 1",
@@ -77,7 +81,7 @@ _COPIES = Statement("select copies from raw_receipts where receipt_id = :receipt
 # A receipt's call is known: it belongs to it, and the mesh is told where a task waits.
 _MATCH = Statement(
     """update raw_receipts set caller = :caller, idempotency_key = :key, task_id = :task_id,
-         forward = :forward,
+         forward = :forward, cost_micros = coalesce(cost_micros, :charged),
          forward_at = case when :forward = 'PENDING' then {now} else null end
        where receipt_id = :receipt_id and caller = ''"""
 )
@@ -130,6 +134,7 @@ def store(tx: Tx, receipt: NewReceipt) -> bool:
         state=receipt.state.value,
         vendor_status=receipt.vendor_status,
         status_map_version=receipt.status_map_version,
+        status_map_reviewer=receipt.status_map_reviewer,
         occurred_at=receipt.occurred_at,
         scores=None if receipt.scores is None else orjson.dumps(dict(receipt.scores)).decode(),
         cost_micros=receipt.cost_micros,
@@ -140,19 +145,16 @@ def store(tx: Tx, receipt: NewReceipt) -> bool:
     return row is not None and row.copies == 1
 
 
-def match(tx: Tx, receipt_id: str, key: CallKey, task_id: str) -> bool:
-    """Give an orphan to its call; False when it has one already."""
-    forward = "PENDING" if task_id else "NONE"
-    return (
-        tx.changed(
-            _MATCH,
-            receipt_id=receipt_id,
-            caller=key.caller,
-            key=key.idempotency_key,
-            task_id=task_id,
-            forward=forward,
-        )
-        == 1
+def match(tx: Tx, receipt_id: str, key: CallKey, task_id: str, charged_micros: int | None) -> None:
+    """Give an orphan to its call; `charged_micros` is its cost where the vendor named none."""
+    tx.execute(
+        _MATCH,
+        receipt_id=receipt_id,
+        caller=key.caller,
+        key=key.idempotency_key,
+        task_id=task_id,
+        forward="PENDING" if task_id else "NONE",
+        charged=charged_micros,
     )
 
 

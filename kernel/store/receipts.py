@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import orjson
 from sqlalchemy import Row
 
-from kernel.attempt import RESULT_LOST
+from kernel.environment import MICROS_PER_SECOND
 from kernel.lifecycle import CLOSED, Mover, State
-from kernel.receipt import Merged, ReceiptFact, ReceiptState, merge, move_for
+from kernel.receipt import Disposition, ReceiptFact, ReceiptState, Shown, after_receipts
 from kernel.store import markers, moves, tasks
 from kernel.store.dialect import Statement, joined_update
 from kernel.store.tasks import Task, TaskKey
@@ -26,21 +25,13 @@ from kernel.store.transaction import Tx
 RECEIPT, LATE_ATTEMPT = "receipt", "late_attempt"
 
 
-class Disposition(StrEnum):
-    """What became of a receipt."""
-
-    APPLIED = "APPLIED"  # moved its task
-    STORED = "STORED"  # the task is held; its settle will read it
-    IGNORED_STALE = "IGNORED_STALE"  # says nothing new
-    DUPLICATE = "DUPLICATE"  # stored before
-    LATE = "LATE"  # evidence for a task that is closed otherwise
-    CONFLICT = "CONFLICT"  # contradicts what is shown; listed
-    UNMATCHED = "UNMATCHED"  # no such task
-
-
 @dataclass(frozen=True, slots=True)
 class NewReceipt:
-    """A receipt to be stored; `occurred_at` is the vendor's own time in microseconds."""
+    """A receipt to be stored; `occurred_at` is the vendor's own time in microseconds.
+
+    `vendor` and `idempotency_key` are those of the call it speaks of; where they are given
+    they must be the task's own.
+    """
 
     receipt_id: str
     parent_id: str
@@ -54,6 +45,14 @@ class NewReceipt:
     scores: Mapping[str, float] | None = None
     cost_micros: int = 0
     occurred_at: int = 0
+    vendor: str = ""
+    idempotency_key: str = ""
+
+    def speaks_of(self, task: Task | None) -> bool:
+        """Whether it can be about this task, as far as is known."""
+        return task is None or (
+            self.vendor in ("", task.vendor) and self.idempotency_key in ("", task.idempotency_key)
+        )
 
 
 _STORED_BEFORE = Statement(
@@ -116,13 +115,17 @@ _LATE_SUCCESSES = Statement(
 )
 
 # How long after an ACCEPTED receipt the final one may take before the vendor is asked.
-_ACCEPTED_WAIT_MICROS = 60_000_000
+_DUE_SECONDS = 60.0  # where the vendor declares nothing
+_NOTHING_DECLARED: Mapping[str, float] = {}
 
 
-def take(tx: Tx, arrived: Sequence[NewReceipt]) -> list[str]:
+def take(
+    tx: Tx, arrived: Sequence[NewReceipt], due_seconds: Mapping[str, float] = _NOTHING_DECLARED
+) -> list[str]:
     """Store receipts and apply them; one disposition each, in order.
 
     Idempotent by receipt id. A receipt of a held task is stored, and its settle applies it.
+    `due_seconds`: by vendor, how long after "accepted" the final receipt may take.
     """
     if not arrived:
         return []
@@ -133,48 +136,69 @@ def take(tx: Tx, arrived: Sequence[NewReceipt]) -> list[str]:
             fresh.setdefault(receipt.receipt_id, receipt)
     dispositions: dict[str, str] = {}
     if fresh:
-        tx.execute(_INSERT, [_row(receipt) for receipt in fresh.values()])
         locked = tasks.lock(tx, {(r.parent_id, r.n) for r in fresh.values()})
-        dispositions = apply(tx, locked, fresh.keys())
+        # What names a task that it cannot be about is no evidence for it.
+        strays = [
+            each.receipt_id
+            for each in fresh.values()
+            if not each.speaks_of(locked.get((each.parent_id, each.n)))
+        ]
+        for receipt_id in strays:
+            del fresh[receipt_id]
+        if fresh:
+            tx.execute(_INSERT, [_row(receipt) for receipt in fresh.values()])
+            dispositions = apply(tx, locked, fresh.keys(), due_seconds)
+        dispositions |= dict.fromkeys(strays, Disposition.UNMATCHED)
     # The first copy in the batch is told what became of it, any other that it is one.
     return [dispositions.pop(each.receipt_id, Disposition.DUPLICATE) for each in arrived]
 
 
 def apply(
-    tx: Tx, locked: Mapping[TaskKey, Task], new_ids: Iterable[str] | None = None
+    tx: Tx,
+    locked: Mapping[TaskKey, Task],
+    new_ids: Iterable[str] | None = None,
+    due_seconds: Mapping[str, float] = _NOTHING_DECLARED,
 ) -> dict[str, str]:
     """Apply the stored receipts of locked tasks; dispositions by receipt id.
 
     `new_ids` are those to be disposed of now; None means those that waited for a settle.
     """
-    wanted = None if new_ids is None else set(new_ids)
+    new = None if new_ids is None else set(new_ids)
     by_task: dict[TaskKey, list[Row[Any]]] = {}
     for row in tx.query(_OF_TASKS, sorted(locked)) if locked else []:
         by_task.setdefault((row.parent_id, row.n), []).append(row)
     now = tx.now()
     planned: list[moves.TaskMove] = []
     told: dict[str, str] = {}
+    listed_again: dict[str, str] = {}
     changed_parents: set[str] = set()
     for key, rows in by_task.items():
         task = locked[key]
-        merged = merge(_fact(row) for row in rows)
-        planned_move = _move(task, merged, now)
-        if planned_move is not None:
-            planned.append(planned_move)
+        facts = [_fact(row) for row in rows]
+        shown = after_receipts(task.state, task.scores, task.possible_duplicates, facts)
+        due = due_seconds.get(task.vendor, _DUE_SECONDS)
+        if shown.state is not task.state:
+            planned.append(_move(task, shown, now + int(due * MICROS_PER_SECOND)))
+        elif shown.scores != task.scores:
+            moves.revise_scores(tx, task, shown.scores)
+            changed_parents.add(task.parent_id)
         for row in rows:
+            disposition = shown.dispositions[row.receipt_id]
             waits = row.disposition == Disposition.STORED
-            asked = waits if wanted is None else row.receipt_id in wanted
-            if not asked:
-                continue
-            told[row.receipt_id] = _disposition(task, planned_move, merged, _fact(row))
-            if told[row.receipt_id] in (Disposition.LATE, Disposition.CONFLICT):
+            if waits if new is None else row.receipt_id in new:
+                told[row.receipt_id] = disposition
+            elif waits or disposition is Disposition.CONFLICT:
+                # One that waited for others may count now, and a contradiction is listed
+                # whichever of the two came first.
+                listed_again[row.receipt_id] = disposition
+            if disposition in (Disposition.LATE, Disposition.CONFLICT):
                 changed_parents.add(task.parent_id)
     moves.move(tx, planned)
     markers.append(tx, changed_parents)
-    for receipt_id in wanted or ():
+    for receipt_id in new or ():
         told.setdefault(receipt_id, Disposition.UNMATCHED)
-    if told:
-        tx.changed(_DISPOSE, sorted(told.items()))
+    if told or listed_again:
+        tx.changed(_DISPOSE, sorted((told | listed_again).items()))
     return told
 
 
@@ -195,47 +219,21 @@ def late_successes(tx: Tx, parent_ids: Iterable[str]) -> list[Row[Any]]:
     return tx.query(_LATE_SUCCESSES, rows) if rows else []
 
 
-def _move(task: Task, merged: Merged, now: int) -> moves.TaskMove | None:
-    target = move_for(task.state, merged)
-    if target is None:
-        return None
-    reason = merged.reason
-    if target is State.SUCCEEDED and merged.scores is None:
-        if task.state in CLOSED:
-            return None
-        target, reason = State.FAILED, RESULT_LOST
-    closes = target in CLOSED
+def _move(task: Task, shown: Shown, due_at: int) -> moves.TaskMove:
+    closes = shown.state in CLOSED
     return moves.TaskMove(
         task=task,
         mover=Mover.RECEIPT,
-        to_state=target,
-        reason=reason,
-        wake_at=None if closes else now + _ACCEPTED_WAIT_MICROS,
+        to_state=shown.state,
+        reason=shown.reason,
+        wake_at=None if closes else due_at,
         maybe_executed=not closes,
         outcome="RECEIPT",
         actor=task.vendor,
-        scores=merged.scores if target is State.SUCCEEDED else None,
-        external_id=merged.external_id,
-        cost_micros=merged.cost_micros,
+        scores=shown.scores if shown.state is State.SUCCEEDED else None,
+        external_id=shown.merged.external_id,
+        cost_micros=shown.merged.cost_micros,
     )
-
-
-def _disposition(
-    task: Task, moved: moves.TaskMove | None, merged: Merged, fact: ReceiptFact
-) -> Disposition:
-    if task.state is State.IN_FLIGHT:
-        return Disposition.STORED
-    if moved is not None:
-        shown = fact.state.value == merged.state
-        return Disposition.APPLIED if shown else Disposition.IGNORED_STALE
-    if fact.state in (ReceiptState.UNMAPPED, ReceiptState.ACCEPTED):
-        return Disposition.IGNORED_STALE
-    if task.state is State.SUCCEEDED:
-        same = fact.state is ReceiptState.SUCCEEDED and (fact.scores == task.scores)
-        return Disposition.IGNORED_STALE if same else Disposition.CONFLICT
-    if task.state is State.FAILED and fact.state is ReceiptState.FAILED:
-        return Disposition.IGNORED_STALE
-    return Disposition.LATE
 
 
 def _fact(row: Row[Any]) -> ReceiptFact:

@@ -21,6 +21,7 @@ from sqlalchemy import (
 )
 
 from kernel.decision import Requirement
+from kernel.fairness import Priority
 from kernel.lifecycle import CLOSED, CaseState, State
 from kernel.store.dialect import Document, Key, Micros
 
@@ -90,9 +91,11 @@ tasks = Table(
     Column("revision", Integer, nullable=False),  # rises with every recorded move
     Column("attempt", Integer, nullable=False),
     Column("owner", _NAME, nullable=False),
-    Column("tries", Integer, nullable=False),  # rounds of the present wait, for the back-off
+    # Retries that failed in a row, or rounds of asking: what the back-off grows with.
+    Column("tries", Integer, nullable=False),
     Column("sends", Integer, nullable=False),
     Column("max_sends", Integer, nullable=False),
+    Column("granted_sends", Integer, nullable=False),  # by an operator, beyond the rules
     Column("maybe_executed", Boolean(create_constraint=False), nullable=False),
     Column("needs_operator", Boolean(create_constraint=False), nullable=False),
     Column("possible_duplicates", Integer, nullable=False),
@@ -115,6 +118,7 @@ tasks = Table(
     Index("ix_tasks_order", "pool", "state", "priority", "start_tag", "parent_id", "n"),
     _one_of("state", State, "ck_tasks_state"),
     _one_of("requirement", Requirement, "ck_tasks_requirement"),
+    _one_of("priority", Priority, "ck_tasks_priority"),
     CheckConstraint(
         f"(wake_at is null) = (state in ({_CLOSED}))", name="ck_tasks_wake_at_iff_open"
     ),

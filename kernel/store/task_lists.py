@@ -17,8 +17,8 @@ _LISTED = COLUMNS.replace("t.scores", "null as scores")
 
 _PAGE = Statement(
     f"""select {_LISTED} from tasks t
-        where (t.parent_id > :after_parent or (t.parent_id = :after_parent and t.n > :after_n))
-          and (:parent_id = '' or t.parent_id = :parent_id)
+        where t.parent_id >= :after_parent and t.parent_id <= :last_parent
+          and (t.parent_id > :after_parent or t.n > :after_n)
           and (:tenant_id = '' or t.tenant_id = :tenant_id)
           and (:every_tenant = 1 or t.tenant_id in (select b.tenant from {{batch}} b))
           and (:state = '' or t.state = :state) and (:pool = '' or t.pool = :pool)
@@ -61,9 +61,9 @@ def page(
         _PAGE,
         [(tenant,) for tenant in sorted(tenants or ())],
         every_tenant=int(tenants is None),
-        after_parent=after[0],
-        after_n=after[1],
-        parent_id=parent_id,
+        after_parent=max(after[0], parent_id),
+        after_n=after[1] if after[0] >= parent_id else 0,
+        last_parent=parent_id or "g",  # after every hex digit
         tenant_id=tenant_id,
         state=state,
         pool=pool,

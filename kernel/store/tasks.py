@@ -74,6 +74,7 @@ class Task:
     tries: int
     sends: int
     max_sends: int
+    granted_sends: int
     maybe_executed: bool
     needs_operator: bool
     possible_duplicates: int
@@ -147,8 +148,9 @@ _NAMES = (
     "parent_id, n, tenant_id, requirement, model_id, model_version, input_digest, input_kind, "
     "payload_ref, units, positions, vendor, pool, priority, start_tag, idempotency_key, "
     "on_unknown, max_duplicates, max_cost_micros, state, revision, attempt, owner, tries, sends, "
-    "max_sends, maybe_executed, needs_operator, possible_duplicates, cost_micros, reason, "
-    "external_id, scores, result_at, claimed_at, unknown_since, created_at, deadline, wake_at"
+    "max_sends, granted_sends, maybe_executed, needs_operator, possible_duplicates, cost_micros, "
+    "reason, external_id, scores, result_at, claimed_at, unknown_since, created_at, deadline, "
+    "wake_at"
 )
 COLUMNS = ", ".join(f"t.{name}" for name in _NAMES.split(", "))
 
@@ -159,12 +161,12 @@ _INSERT = Statement(
     """insert into tasks (parent_id, n, tenant_id, requirement, model_id, model_version,
          input_digest, input_kind, payload_ref, units, positions, vendor, pool, priority,
          start_tag, idempotency_key, on_unknown, max_duplicates, max_cost_micros, state, revision,
-         attempt, owner, tries, sends, max_sends, maybe_executed, needs_operator,
+         attempt, owner, tries, sends, max_sends, granted_sends, maybe_executed, needs_operator,
          possible_duplicates, cost_micros, reason, external_id, created_at, deadline, wake_at)
        select parent_id, n, tenant_id, requirement, model_id, model_version, input_digest,
          input_kind, payload_ref, units, positions, vendor, pool, priority, {now},
          idempotency_key, on_unknown, max_duplicates, max_cost_micros, 'READY', 1, 0, '', 0, 0,
-         max_sends, 0, 0, 0, 0, '', '', {now}, deadline, deadline
+         max_sends, 0, 0, 0, 0, 0, '', '', {now}, deadline, deadline
        from {batch} b""",
     {
         "parent_id": "text",
@@ -213,11 +215,15 @@ _NEXT_READY = Statement(
           and t.deadline > {{now}}
         order by t.start_tag, t.parent_id, t.n limit :most for update skip locked""",  # noqa: S608
 )
+_POOLS_WITH_READY = Statement(
+    """select b.pool_name from {batch} b where exists
+         (select 1 from tasks t where t.pool = b.pool_name and t.state = 'READY')""",
+    {"pool_name": "text"},
+)
 # All recovery is this one range scan.
 _DUE = Statement(
     f"select {COLUMNS} from tasks t where t.wake_at <= {{now}} order by t.wake_at limit :most"  # noqa: S608
 )
-_NEXT_WAKE = Statement("select min(wake_at) as wake_at from tasks where wake_at > {now}")
 # Tasks whose parent is to be cancelled.
 _UNWANTED = Statement(
     """select p.id from {batch} b join parents p on p.id = b.parent_id
@@ -281,15 +287,15 @@ def next_ready(tx: Tx, pool: str, priority: str, most: int) -> list[Task]:
     return [Task.of(row) for row in rows]
 
 
+def pools_with_ready(tx: Tx, pools: Iterable[str]) -> set[str]:
+    """Those of these pools that have a READY task: a look that takes no lock."""
+    rows = tx.query(_POOLS_WITH_READY, [(pool,) for pool in sorted(pools)])
+    return {row.pool_name for row in rows}
+
+
 def due(tx: Tx, most: int) -> list[Task]:
     """Open tasks whose next event has come, the oldest first."""
     return [Task.of(row) for row in tx.query(_DUE, most=most)]
-
-
-def next_wake(tx: Tx) -> int | None:
-    """When the next open task is due, in microseconds; None when nothing is to come."""
-    row = tx.one(_NEXT_WAKE)
-    return row.wake_at if row else None
 
 
 def unwanted_parents(tx: Tx, parent_ids: Iterable[str]) -> set[str]:

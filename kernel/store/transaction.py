@@ -32,6 +32,10 @@ _BUSY_TIMEOUT_MILLIS = 5_000
 _MYSQL_CONNECTIONS = 4
 # 1205 lock wait time-out, 1213 deadlock.
 _MYSQL_TRANSIENT = frozenset({1205, 1213})
+# A CHECK refused a row, on MySQL and on MariaDB: the server is there, and the fault is ours.
+_MYSQL_CHECK = frozenset({3819, 4025})
+# 1054 no such column, 1064 syntax, 1146 no such table.
+_MYSQL_WRONG = frozenset({1054, 1064, 1146})
 
 
 class CommitInDoubtError(StoreAway):
@@ -46,7 +50,6 @@ class Tx:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.dialect = connection.dialect.name
-        self.skips_locked = self.dialect != "sqlite"
 
     def execute(
         self, statement: Statement, rows: Iterable[Sequence[object]] | None = None, **params: object
@@ -164,6 +167,8 @@ class Store:
         try:
             return retrying(attempt)
         except (OperationalError, InterfaceError) as error:
+            if _code(error) in _MYSQL_CHECK or _is_wrong_statement(error):
+                raise
             raise StoreAway(
                 "The database did not answer; nothing of this request was stored. Try again."
             ) from error
@@ -246,9 +251,16 @@ def _text_or_bytes(value: object) -> object:
 
 
 def _is_transient(error: BaseException) -> bool:
-    if not isinstance(error, OperationalError) or error.orig is None:
+    if not isinstance(error, OperationalError):
         return False
-    code = error.orig.args[0] if error.orig.args else None
-    if code in _MYSQL_TRANSIENT:
-        return True
-    return "database is locked" in str(error.orig)
+    return _code(error) in _MYSQL_TRANSIENT or "database is locked" in str(error.orig)
+
+
+def _is_wrong_statement(error: DBAPIError) -> bool:
+    """A statement that does not fit the schema is a fault of ours, not a database away."""
+    told = str(error.orig)
+    return _code(error) in _MYSQL_WRONG or told.startswith(("no such ", "near "))
+
+
+def _code(error: DBAPIError) -> object:
+    return error.orig.args[0] if error.orig is not None and error.orig.args else None

@@ -6,6 +6,7 @@ Receives settings and what processes share. Hands on a bound address.
 from __future__ import annotations
 
 from kernel.environment import Environment
+from kernel.runtime.declared import store_policies
 from kernel.runtime.lifecycle import Loops
 from kernel.runtime.rpc import Authenticator, RpcServer
 from kernel.runtime.settings import Settings
@@ -29,10 +30,17 @@ class AggregatorApp:
         authenticator: Authenticator,
     ) -> None:
         self._drain_seconds = settings.drain_seconds
-        self._declared = [
-            policy.policy(policy_id) for policy_id, policy in settings.policies.items()
-        ]
-        self.core = AggregatorCore(store, environment, wakeups, poll_seconds=settings.poll_seconds)
+        self._store = store
+        self._declared = settings.declared_policies()
+        self.core = AggregatorCore(
+            store,
+            environment,
+            wakeups,
+            poll_seconds=settings.poll_seconds,
+            receipt_due_seconds={
+                name: vendor.receipt_due_seconds for name, vendor in settings.vendors.items()
+            },
+        )
         self.loops = Loops("aggregator", environment)
         servicer = AggregatorServicer(self.core)
         self._server = RpcServer(
@@ -45,15 +53,18 @@ class AggregatorApp:
         self.address = self._server.address
 
     async def start(self) -> None:
-        """Store the policies that settings declare, serve, then begin to decide."""
-        await self.core.declare_policies(self._declared)
+        """Store the policies that settings declare, serve, then begin to decide.
+
+        Raises SettingsError when a policy version is stored with another body, and StoreAway.
+        """
+        await store_policies(self._store, self._declared)
         await self._server.start()
         self.loops.on_health = self._server.set_serving
         self.loops.start("decide", self.core.run_round)
 
     async def stop(self) -> None:
         """Say NOT_SERVING, decide no more, end the watches, let open calls end."""
-        await self._server.set_serving(False)
+        await self._server.begin_shutdown()
         await self.loops.stop()
         self.core.stop_watching()
         await self._server.stop(self._drain_seconds)

@@ -7,7 +7,7 @@ across an await. Source: DESIGN section 8.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import structlog
 from sqlalchemy.exc import IntegrityError
@@ -56,11 +56,14 @@ class AggregatorCore:
         wakeups: Wakeups,
         *,
         poll_seconds: float = 0.2,
+        receipt_due_seconds: Mapping[str, float] | None = None,
     ) -> None:
+        """`receipt_due_seconds`: by vendor, how long its final receipt may take."""
         self._store = store
         self._environment = environment
         self._wakeups = wakeups
         self._poll_seconds = poll_seconds
+        self._receipt_due = dict(receipt_due_seconds or {})
         self._topics = frozenset({CHANGED})
         self._changes = Changes()
         # Policy versions never change, so they may be remembered.
@@ -91,7 +94,8 @@ class AggregatorCore:
             for at in range(0, len(rulings), PARENTS_AT_ONCE):
                 done += await self._write(rulings[at : at + PARENTS_AT_ONCE])
             after = found.last_marker
-        self._changes.tell()
+        if done:
+            self._changes.tell()
         return done
 
     async def apply_receipts(self, batch: Sequence[NewReceipt]) -> list[str]:
@@ -104,7 +108,7 @@ class AggregatorCore:
         told: list[str] = []
         for at in range(0, len(batch), RECEIPTS_AT_ONCE):
             part = batch[at : at + RECEIPTS_AT_ONCE]
-            told += await self._store.write(stored_receipts.take, part)
+            told += await self._store.write(stored_receipts.take, part, self._receipt_due)
         counts = receipts.counted(told)
         _log.info("receipts_taken", **counts)
         if told:
@@ -144,15 +148,15 @@ class AggregatorCore:
         reviewer: str,
         note: str = "",
         *,
-        caller: str = "",
+        actor: str = "",
         tenants: Tenants = None,
     ) -> CaseView:
-        """A reviewer's decision on a case in review; `caller` spoke for the reviewer.
+        """A reviewer's decision on a case in review; `actor` is who is recorded for the reviewer.
 
         Raises InvalidArgument, NotFound, LostRace (metadata `version`) and
         NotAllowedInState (metadata `state`).
         """
-        review = Review(case_id, decision, expected_version, reviewer, note, caller)
+        review = Review(case_id, decision, expected_version, reviewer, note, actor or reviewer)
         review.check()
         try:
             await self._store.write(reviews.resolve, review, tenants)
@@ -211,14 +215,6 @@ class AggregatorCore:
     async def list_policies(self, policy_id: str = "") -> list[StoredPolicy]:
         """All versions of one policy, or of all; an unknown policy has none."""
         return await self._store.read(stored_policies.listed, policy_id)
-
-    async def declare_policies(self, declared: Sequence[Policy], author: str = "settings") -> None:
-        """Store the versions that settings declare and that are not there yet."""
-        try:
-            await self._store.write(stored_policies.put_missing, declared, author)
-        except (IntegrityError, CommitInDoubtError):
-            # Another process of the same settings was faster, or it is in already.
-            await self._store.write(stored_policies.put_missing, declared, author)
 
     def stop_watching(self) -> None:
         """End every watch, so that the server can drain."""

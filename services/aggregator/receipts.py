@@ -35,6 +35,8 @@ def received(
     scores: Mapping[str, float] | None = None,
     cost_micros: int = 0,
     occurred_at: int = 0,
+    vendor: str = "",
+    idempotency_key: str = "",
 ) -> NewReceipt:
     """A receipt for the store; `occurred_at` in microseconds since the epoch.
 
@@ -55,6 +57,8 @@ def received(
         scores=scores,
         cost_micros=max(cost_micros, 0),
         occurred_at=occurred_at,
+        vendor=vendor,
+        idempotency_key=idempotency_key,
     )
     if readable:
         return receipt

@@ -27,20 +27,15 @@ _NAME_BYTES, _NOTE_BYTES = 128, 1024
 class Review:
     """A reviewer's decision on the version of the case that they saw.
 
-    `caller` is who called for the reviewer, recorded with the action.
+    `actor` is recorded with the action: the reviewer, and the caller that spoke for them.
     """
 
     case_id: str
     outcome: CaseState | None
     expected_version: int
     reviewer: str
-    note: str = ""
-    caller: str = ""
-
-    @property
-    def actor(self) -> str:
-        """Who is recorded: the reviewer, and the caller that spoke for them."""
-        return f"{self.reviewer} via {self.caller}" if self.caller else self.reviewer
+    note: str
+    actor: str
 
     def check(self) -> None:
         """Raises InvalidArgument, every bad field named."""

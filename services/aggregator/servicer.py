@@ -14,7 +14,7 @@ from kernel.identity import task_id
 from kernel.lifecycle import CaseState
 from kernel.receipt import ReceiptState
 from kernel.runtime import wire
-from kernel.runtime.rpc import LOCAL, Caller, current_caller
+from kernel.runtime.rpc import Caller, current_caller
 from kernel.store.decisions import LateResult, StoredDecision
 from kernel.store.policies import StoredPolicy
 from kernel.store.receipts import NewReceipt
@@ -36,7 +36,8 @@ class AggregatorServicer(AggregatorServiceServicer):
         self, request: pb.ApplyReceiptsRequest, context: Any
     ) -> pb.ApplyReceiptsResponse:
         """From the gateway alone."""
-        current_caller().require("gateway")
+        caller = _allowed("gateway")
+        caller.require_every_tenant()
         told = await self._core.apply_receipts([_receipt(each) for each in request.receipts])
         return pb.ApplyReceiptsResponse(dispositions=[str(each) for each in told])
 
@@ -65,7 +66,7 @@ class AggregatorServicer(AggregatorServiceServicer):
             request.expected_version,
             request.reviewer,
             request.note,
-            caller="" if caller == LOCAL else caller.name,
+            actor=caller.speaking_for(request.reviewer),
             tenants=caller.tenants,
         )
         return pb.ResolveReviewResponse(case=_case(view))
@@ -79,10 +80,11 @@ class AggregatorServicer(AggregatorServiceServicer):
         return pb.RedecideResponse(case=_case(view), changed=changed)
 
     async def PutPolicy(self, request: pb.PutPolicyRequest, context: Any) -> pb.PutPolicyResponse:  # noqa: N802
-        """A new policy version."""
-        _allowed("review")
+        """A new policy version, which decides for every tenant."""
+        caller = _allowed("review")
+        caller.require_every_tenant()
         stored = await self._core.put_policy(
-            request.policy_id, _policy_body(request.body), request.author
+            request.policy_id, _policy_body(request.body), caller.speaking_for(request.author)
         )
         return pb.PutPolicyResponse(policy=_policy(stored))
 
@@ -119,6 +121,8 @@ def _receipt(message: pb.Receipt) -> NewReceipt:
         scores=wire.scores(message),
         cost_micros=message.cost_micros,
         occurred_at=wire.micros(message, "occurred_at") or wire.micros(message, "received_at"),
+        vendor=message.vendor,
+        idempotency_key=message.idempotency_key,
     )
 
 

@@ -127,11 +127,7 @@ def snapshot_of(parent: Parent, rows: Sequence[ChildRow]) -> Snapshot:
 
 
 def in_time(rows: Iterable[ChildRow], deadline: int) -> tuple[Child, ...]:
-    """The children, each success with whether it came before the deadline.
-
-    A task's result answers the task's own digest and model version: its key at the vendor
-    stands for both. What can rule a stored result out is its time.
-    """
+    """The children, each success with whether it came before the deadline."""
     return tuple(_judged(row, deadline) for row in rows)
 
 
@@ -139,16 +135,7 @@ def _judged(row: ChildRow, deadline: int) -> Child:
     child = row.child
     if child.state is not State.SUCCEEDED or row.result_at is None:
         return child
-    worth = adopt(
-        case_state=CaseState.PENDING,
-        deadline=deadline,
-        result_at=row.result_at,
-        answers_digest=child.input_digest,
-        answers_version=child.model_version,
-        task_digest=child.input_digest,
-        task_version=child.model_version,
-    )
-    return replace(child, adoption=worth)
+    return replace(child, adoption=adopt(result_at=row.result_at, deadline=deadline))
 
 
 def _versions(

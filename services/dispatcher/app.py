@@ -62,7 +62,7 @@ class DispatcherApp:
 
     async def stop(self) -> None:
         """Say NOT_SERVING, claim no more, let open calls settle, end."""
-        await self._server.set_serving(False)
+        await self._server.begin_shutdown()
         await self.core.stop(self._drain_seconds)
         await self._server.stop(1.0)
         await self._channel.close(None)

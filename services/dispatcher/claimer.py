@@ -20,6 +20,7 @@ from kernel.errors import StoreAway
 from kernel.limits import LeaseBounds
 from kernel.retry import Backoff
 from kernel.runtime.wakeups import CHANGED, Wakeups, ready_topic
+from kernel.store import tasks
 from kernel.store.tasks import Task
 from kernel.store.transaction import Store
 from kernel.vendor import PoolProfile
@@ -30,7 +31,9 @@ from services.dispatcher.pipeline import Finished
 
 _log = structlog.get_logger("sluice.dispatcher")
 _SETTLE_BATCH = 500
-# A pool that had no permit is asked again after this wait, which grows while it stays full.
+# A proxy that did not answer, and a pool that had no permit, are asked again after a wait
+# that grows.
+_AWAY = Backoff(base_seconds=0.1, cap_seconds=2.0, floor=0.5)
 _FULL = Backoff(base_seconds=0.02, cap_seconds=0.5, floor=0.5)
 
 
@@ -93,6 +96,8 @@ class Claimer:
         self._finished: asyncio.Queue[Finished] = asyncio.Queue()
         self._look = asyncio.Event()
         self._claims_under_way = 0
+        self._away = 0  # looks in a row at which the proxy did not answer
+        self._away_until = 0.0
         self.draining = False
         self.fenced = 0
 
@@ -121,13 +126,24 @@ class Claimer:
         self._look.clear()
         if self.draining:
             return
+        if self.leases.steady() < self._away_until:
+            return
+        waiting = await self._store.read(tasks.pools_with_ready, self.pools)
+        if not waiting:
+            return
         try:
             occupied = await self._gateway.occupied()
         except LinkLostError as lost:
             # What could not start is left in the index, for a proxy that answers.
-            _log.warning("proxy_away", code=str(lost))
+            if not self._away:
+                _log.warning("proxy_away", code=str(lost))
+            wait = _AWAY.seconds(self._away, self._environment.random.random())
+            self._away += 1
+            self._away_until = self.leases.steady() + wait
             return
-        for name, pool in self.pools.items():
+        self._away = 0
+        for name in sorted(waiting):
+            pool = self.pools[name]
             if name in occupied:
                 pool.learn(occupied[name])
             while not self.draining and pool.free > 0 and pool.full_until <= self.leases.steady():
@@ -270,4 +286,5 @@ def request_of(task: Task) -> CallRequest:
         payload_ref=task.payload_ref,
         units=task.units,
         on_unknown=task.on_unknown,
+        granted_sends=task.granted_sends,
     )

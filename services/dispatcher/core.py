@@ -30,7 +30,6 @@ from services.dispatcher.resolver import Resolver
 
 _RETRY = Backoff(base_seconds=0.2, cap_seconds=30.0, floor=0.25)
 _QUERY = Backoff(base_seconds=0.2, cap_seconds=60.0, floor=0.25)
-_MICROS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,11 @@ class DispatcherCore:
         budgets = {name: pool.budget for name, pool in self.claimer.pools.items()}
         for budget in budgets.values():
             budget.pass_time(self._environment.clock.suspended_seconds())
-        due = await self._store.write(timer.scan, budgets, self.claimer.waits())
+        retries = {name: budget.whole() for name, budget in budgets.items()}
+        due = await self._store.write(timer.scan, retries, self.claimer.waits())
+        for name, went in due.retries.items():
+            if name in budgets:
+                budgets[name].spend(went)
         self.resolver.submit(due.ended_leases, due.unsettled, due.unwanted)
         if due.pools_ready:
             self.claimer.look()

@@ -78,15 +78,16 @@ class Leases:
 
     async def watch_round(self) -> None:
         """Let go of what is about to end, however long the store keeps a renewal waiting."""
-        margin = self._bounds.renew_interval_seconds
-        ends = [each.ends - margin for each in self.held.values() if each.works]
-        wait = min(ends) - self.steady() if ends else margin
-        await self._environment.clock.sleep(min(max(wait, 0.0), margin))
+        await self._environment.clock.sleep(self._bounds.renew_interval_seconds)
         self.drop_ended()
 
     def drop_ended(self) -> None:
-        """Stop the work on tasks whose lease is about to end: others may hold them soon."""
-        latest = self.steady() + self._bounds.renew_interval_seconds
+        """Stop the work on tasks whose lease is about to end: others may hold them soon.
+
+        A lease that is renewed in time has more than two intervals left at every look, since
+        `3 * renew_interval + store_timeout < lease`; so the next look would come too late.
+        """
+        latest = self.steady() + 2 * self._bounds.renew_interval_seconds
         for each in list(self.held.values()):
             if each.work is not None and each.works and each.ends <= latest:
                 _log.warning("lease_not_kept", task_id=each.task.task_id)

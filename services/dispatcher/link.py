@@ -12,6 +12,7 @@ from kernel.attempt import (
     CallOutcome,
     CallRequest,
     FenceAnswer,
+    Outcome,
     QueryAnswer,
     QueryOutcome,
     Resend,
@@ -20,6 +21,19 @@ from kernel.runtime import wire
 from mesh.v1 import vendor_proxy_pb2 as proxy
 from mesh.v1.vendor_proxy_pb2_grpc import VendorProxyServiceStub
 from services.dispatcher.gateway import LinkLostError, Occupied
+
+# The proxy answered, and refused before anything was begun: no link was lost.
+_REFUSALS = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+)
 
 
 class ProxyLink:
@@ -38,6 +52,11 @@ class ProxyLink:
         try:
             answer = await self._stub.Execute(message, timeout=self._execute_timeout)
         except grpc.aio.AioRpcError as error:
+            reason = f"PROXY_{error.code().name}"
+            if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+                return CallOutcome(Outcome.REJECTED, reason)
+            if error.code() in _REFUSALS:
+                return CallOutcome(Outcome.NOT_SENT, reason)
             raise LinkLostError(error.code().name) from error
         return wire.call_outcome(answer)
 
@@ -51,6 +70,8 @@ class ProxyLink:
         try:
             answer = await self._stub.FenceCall(request, timeout=self._ask_timeout)
         except grpc.aio.AioRpcError as error:
+            if error.code() in _REFUSALS:
+                return FenceAnswer.UNKNOWN, None
             raise LinkLostError(error.code().name) from error
         name = proxy.FenceCallResponse.Answer.Name(answer.answer).removeprefix("ANSWER_")
         call = wire.call_outcome(answer.response) if answer.HasField("response") else None
@@ -62,6 +83,8 @@ class ProxyLink:
         try:
             answer = await self._stub.QueryStatus(request, timeout=self._ask_timeout)
         except grpc.aio.AioRpcError as error:
+            if error.code() in _REFUSALS:
+                return QueryOutcome(QueryAnswer.CANNOT_TELL, reason=f"PROXY_{error.code().name}")
             raise LinkLostError(error.code().name) from error
         kinds = proxy.QueryStatusResponse
         resend = kinds.Resend.Name(answer.resend).removeprefix("RESEND_")
@@ -92,5 +115,7 @@ class ProxyLink:
         try:
             answer = await self._stub.CancelCall(request, timeout=self._ask_timeout)
         except grpc.aio.AioRpcError as error:
+            if error.code() in _REFUSALS:
+                return False
             raise LinkLostError(error.code().name) from error
         return bool(answer.answer == proxy.CancelCallResponse.ANSWER_CANCELLED)

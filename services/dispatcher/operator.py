@@ -61,6 +61,7 @@ def resolve(
     call = CallOutcome(Outcome.UNKNOWN)
     if settlement.state is State.RETRY_WAIT:
         moves.grant_resend(tx, task)
+        # Marked before the send: a receipt may close the task before its outcome comes.
         call = replace(call, possible_duplicates=task.possible_duplicates + 1)
     if not write_settlement(tx, task, settlement, call, Mover.OPERATOR, operator):
         raise LostRace("The task moved meanwhile; look at it again.")

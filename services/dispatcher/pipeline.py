@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kernel.attempt import CallOutcome, Outcome, Settlement, WaitRules, after_call
+from kernel.environment import micros
+from kernel.fairness import Priority
 from kernel.lifecycle import Mover, State
 from kernel.receipt import ReceiptState
 from kernel.store import closures, moves, receipts, tasks
 from kernel.store.tasks import Task
 from kernel.store.transaction import Tx
 
-# Strict order; each class's reserve joins with the credits.
-CLASSES = ("CRITICAL", "NORMAL", "BULK")
 CANCEL_REQUESTED = "CANCEL_REQUESTED"
 DEADLINE_PASSED = "DEADLINE_PASSED"
 LEASE_EXPIRED = "LEASE_EXPIRED"
@@ -33,11 +33,10 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Counts of one settle: rows changed, fences lost, states reached."""
+    """Counts of one settle: rows changed, fences lost."""
 
     changed: int
     fenced: int
-    states: dict[State, int]
 
 
 def claim(tx: Tx, pool: str, most: int, owner: str, lease_micros: int) -> list[Task]:
@@ -49,7 +48,7 @@ def claim(tx: Tx, pool: str, most: int, owner: str, lease_micros: int) -> list[T
     if pool in closures.closed(tx):
         return []
     ready: list[Task] = []
-    for priority in CLASSES:
+    for priority in Priority:
         if len(ready) < most:
             ready += tasks.next_ready(tx, pool, priority, most - len(ready))
     if not ready:
@@ -108,18 +107,16 @@ def settle(tx: Tx, finished: Sequence[Finished], waits: WaitRules) -> Settled:
     kept = receipts.waiting(tx, [e.task.key for e in finished if _fence(e.task) not in lost])
     if kept:
         receipts.apply(tx, tasks.lock(tx, kept))
-    states: dict[State, int] = {}
-    for each_move in planned:
-        if _fence(each_move.task) not in lost:
-            states[each_move.to_state] = states.get(each_move.to_state, 0) + 1
-    return Settled(moved.changed, len(moved.lost), states)
+    return Settled(moved.changed, len(moved.lost))
 
 
 def settled_move(
     task: Task, call: CallOutcome, settlement: Settlement, mover: Mover = Mover.SETTLE
 ) -> moves.TaskMove:
     """The move that writes a settlement, with the evidence of the call that led to it."""
-    again = int(settlement.state is State.RETRY_WAIT)
+    # A retry that failed again waits longer; asking about a call in doubt starts afresh.
+    failed_again = settlement.state is State.RETRY_WAIT and task.state is State.IN_FLIGHT
+    given_back = settlement.state is State.READY
     return moves.TaskMove(
         task=task,
         mover=mover,
@@ -128,7 +125,7 @@ def settled_move(
         wake_at=settlement.wake_at,
         maybe_executed=settlement.maybe_executed,
         outcome=call.outcome,
-        tries=task.tries + again,
+        tries=task.tries + failed_again if failed_again or given_back else 0,
         needs_operator=settlement.needs_operator,
         scores=settlement.scores,
         external_id=settlement.external_id or call.external_id,
@@ -170,7 +167,7 @@ def _fence(task: Task) -> tuple[str, int, int, str]:
 def _close_pool(tx: Tx, each: Finished) -> None:
     asked = each.call.retry_after_seconds
     if each.call.outcome is Outcome.THROTTLED and asked:
-        closures.close(tx, each.task.pool, int(asked * 1_000_000))
+        closures.close(tx, each.task.pool, micros(asked))
 
 
 def _leased(task: Task, mover: Mover, owner: str, wake_at: int, reason: str) -> moves.TaskMove:

@@ -18,14 +18,14 @@ from kernel.attempt import (
     FenceAnswer,
     Outcome,
     QueryAnswer,
+    QueryOutcome,
     Resend,
     Settlement,
     WaitRules,
     after_fence_never_begun,
     after_query,
-    after_settled,
-    speaks_for_all_sends,
 )
+from kernel.environment import micros
 from kernel.lifecycle import Mover, State, allowed
 from kernel.runtime.wakeups import CHANGED, Wakeups
 from kernel.store import moves, tasks
@@ -58,7 +58,7 @@ class Resolver:
         self._wakeups = wakeups
         self._claimer = claimer
         self._owner = owner
-        self._lease_micros = int(lease_seconds * 1_000_000)
+        self._lease_micros = micros(lease_seconds)
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._working: dict[TaskKey, asyncio.Task[None]] = {}
 
@@ -86,7 +86,6 @@ class Resolver:
     async def resolve(self, task: Task, *, wanted: bool) -> None:
         """One round for an UNKNOWN or overdue ACCEPTED task."""
         waits = self._claimer.waits()
-        call = _NO_CALL
         if task.state is State.UNKNOWN:
             fence, settled = await self._gateway.fence(
                 task.idempotency_key, task.vendor, task.attempt
@@ -95,31 +94,23 @@ class Resolver:
                 await self._store.write(write_never_begun, task, wanted, waits)
                 return await self._told(task)
             if fence is FenceAnswer.SETTLED and settled is not None and _is_news(task, settled):
-                await self._store.write(write_call, task, settled, wanted, waits)
+                news = QueryOutcome(QueryAnswer.SETTLED, settled)
+                await self._store.write(write_query, task, news, wanted, waits)
                 return await self._told(task)
             if fence is FenceAnswer.IN_PROGRESS:
-                wait = waits.query_backoff.seconds(task.tries, waits.draw)
-                await self._store.write(write_linger, task, "IN_PROGRESS", wait)
+                under_way = QueryOutcome(QueryAnswer.RUNNING, reason="IN_PROGRESS")
+                await self._store.write(write_query, task, under_way, wanted, waits)
                 return None
-        elif not wanted and await self._gateway.cancel(task.idempotency_key, task.vendor):
+        if (
+            not wanted
+            and task.external_id
+            and await self._gateway.cancel(task.idempotency_key, task.vendor)
+        ):
             settlement = Settlement(State.CANCELLED, "CANCELLED_AT_VENDOR", None, False)
-            await self._store.write(write_settlement, task, settlement, call)
+            await self._store.write(write_settlement, task, settlement, _NO_CALL)
             return await self._told(task)
         answer = await self._gateway.query(task.idempotency_key, task.vendor)
-        if answer.answer is QueryAnswer.SETTLED and answer.call is not None:
-            await self._store.write(write_call, task, answer.call, wanted, waits)
-            return await self._told(task)
-        now = await self._store.read(Tx.now)
-        settlement = after_query(answer, task.facts(wanted=wanted), now, waits)
-        may_tell_yet = answer.answer in (QueryAnswer.TOO_EARLY, QueryAnswer.RUNNING)
-        if task.state is State.ACCEPTED and may_tell_yet:
-            # The vendor holds it: having to ask again is no doubt.
-            settlement = replace(settlement, state=State.ACCEPTED)
-        call = answer.call or call
-        if settlement.state is State.RETRY_WAIT and answer.resend is Resend.MARKED:
-            # Marked before the send: a receipt may close the task before its outcome comes.
-            call = replace(call, possible_duplicates=task.possible_duplicates + 1)
-        await self._store.write(write_settlement, task, settlement, call)
+        await self._store.write(write_query, task, answer, wanted, waits)
         return await self._told(task)
 
     async def take_over(self, task: Task, *, wanted: bool) -> None:
@@ -143,8 +134,7 @@ class Resolver:
         if never_begun:
             held = replace(held, maybe_executed=False)
         elif outcome is settled:
-            in_doubt = task.maybe_executed and not speaks_for_all_sends(outcome)
-            held = replace(held, maybe_executed=in_doubt)
+            held = replace(held, maybe_executed=task.maybe_executed and not outcome.settles_key)
         waiting = await self._store.read(pipeline.has_waiting_receipt, held)
         if wanted and not waiting and fence is not FenceAnswer.UNKNOWN:
             self._claimer.run_taken_over(held, lease_start)
@@ -179,16 +169,17 @@ def _is_news(task: Task, settled: CallOutcome) -> bool:
     return settled.outcome is not Outcome.ACCEPTED or not task.external_id
 
 
-def write_call(tx: Tx, task: Task, call: CallOutcome, wanted: bool, waits: WaitRules) -> None:
-    """A settled outcome that the ledger or the vendor vouches for.
-
-    What the vendor had accepted and then says failed is one execution, and it is over: the
-    flag that came with ACCEPTED ends with it.
-    """
-    facts = task.facts(wanted=wanted)
-    if task.state is State.ACCEPTED and call.outcome is Outcome.REJECTED:
-        facts = replace(facts, maybe_executed=False)
-    settlement = after_settled(call, facts, tx.now(), waits)
+def write_query(tx: Tx, task: Task, answer: QueryOutcome, wanted: bool, waits: WaitRules) -> None:
+    """What the ledger or the vendor said of a task that nobody holds."""
+    settlement = after_query(answer, task.facts(wanted=wanted), tx.now(), waits)
+    may_tell_yet = answer.answer in (QueryAnswer.TOO_EARLY, QueryAnswer.RUNNING)
+    if task.state is State.ACCEPTED and may_tell_yet:
+        # The vendor holds it: having to ask again is no doubt.
+        settlement = replace(settlement, state=State.ACCEPTED, needs_operator=False)
+    call = answer.call or _NO_CALL
+    if settlement.state is State.RETRY_WAIT and answer.resend is Resend.MARKED:
+        # Marked before the send: a receipt may close the task before its outcome comes.
+        call = replace(call, possible_duplicates=task.possible_duplicates + 1)
     write_settlement(tx, task, settlement, call)
 
 
@@ -205,18 +196,6 @@ def write_no_longer_wanted(tx: Tx, task: Task, wanted: bool, waits: WaitRules) -
         return False
     planned = pipeline.settled_move(task, _NO_CALL, settlement, Mover.TAKEOVER)
     return not moves.move(tx, [replace(planned, outcome=Outcome.NOT_SENT)]).lost
-
-
-def write_linger(tx: Tx, task: Task, reason: str, wait_seconds: float) -> None:
-    """Stay, and be looked at again after `wait_seconds`."""
-    moves.linger(
-        tx,
-        task,
-        wake_at=tx.now() + int(wait_seconds * 1_000_000),
-        tries=task.tries + 1,
-        reason=reason,
-        needs_operator=task.needs_operator,
-    )
 
 
 def write_settlement(
@@ -244,7 +223,8 @@ def write_settlement(
         wake_at = settlement.wake_at if settlement.wake_at is not None else tx.now()
         return moves.linger(
             tx,
-            task,
+            current,
+            mover,
             wake_at=wake_at,
             tries=task.tries + 1,
             reason=settlement.reason,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kernel.environment import MICROS_PER_SECOND
 from kernel.errors import FieldViolation, InvalidArgument
 from kernel.identity import is_parent_id, parse_task_id
 from kernel.lifecycle import State
@@ -104,6 +105,7 @@ class DispatcherServicer(DispatcherServiceServicer):
         """An operator's word."""
         caller = current_caller()
         caller.require("operate")
+        operator = caller.speaking_for(request.operator)
         kinds = pb.ResolveUnknownRequest
         bad = []
         if parse_task_id(request.task_id) is None:
@@ -115,8 +117,8 @@ class DispatcherServicer(DispatcherServiceServicer):
         )
         if name not in Resolution.__members__:
             bad.append(FieldViolation("resolution", "EXECUTED, NOT_EXECUTED or RETRY"))
-        if len(request.operator.encode()) > 128:
-            bad.append(FieldViolation("operator", "at most 128 bytes"))
+        if len(operator.encode()) > 128:
+            bad.append(FieldViolation("operator", "at most 128 bytes, caller included"))
         if len(request.note.encode()) > 1024:
             bad.append(FieldViolation("note", "at most 1024 bytes"))
         if bad:
@@ -124,7 +126,7 @@ class DispatcherServicer(DispatcherServiceServicer):
         task = await self._core.resolve_unknown(
             request.task_id,
             Resolution(name),
-            request.operator or caller.name,
+            operator,
             request.note,
             caller.tenants,
         )
@@ -201,7 +203,7 @@ def _unknown(task: Task, now: int, prices: Mapping[str, int]) -> pb.UnknownTask:
     sends = max(task.sends, 1)
     return pb.UnknownTask(
         task=wire.task_message(task),
-        age_seconds=(now - (task.unknown_since or now)) / 1_000_000,
+        age_seconds=(now - (task.unknown_since or now)) / MICROS_PER_SECOND,
         cost_at_stake_micros=max(task.cost_micros, sends * prices.get(task.vendor, 0)),
         needs_operator=task.needs_operator,
     )

@@ -56,7 +56,8 @@ def read(tx: Tx, identifier: str, tenants: frozenset[str] | None = None) -> list
             "DECISION",
             f"version {each.version}: {each.outcome} ({each.reason}"
             + (f", {each.rule}" if each.rule else "")
-            + f") by policy {each.policy_id} v{each.policy_version}",
+            + f") by policy {each.policy_id} v{each.policy_version}"
+            + (f"; {each.note}" if each.note else ""),
             actor=each.decided_by,
         )
         for each in decisions.listed(tx, parent_id)
@@ -65,7 +66,7 @@ def read(tx: Tx, identifier: str, tenants: frozenset[str] | None = None) -> list
         Line(
             row.at,
             "OPERATOR",
-            row.action,
+            f"{row.action}: {row.note}" if row.note else row.action,
             task_id=task_id(parent_id, row.n) if row.n else "",
             actor=row.actor,
         )

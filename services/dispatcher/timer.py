@@ -7,11 +7,12 @@ does not find, and there is no such row: an open row always has its next event.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernel.attempt import WaitRules
-from kernel.budget import RetryBudget
+from kernel.environment import micros
 from kernel.lifecycle import Mover, State
 from kernel.store import moves, tasks
 from kernel.store.tasks import Task
@@ -31,28 +32,35 @@ class Due:
     ended_leases: tuple[Task, ...]
     unsettled: tuple[Task, ...]
     unwanted: frozenset[str]
+    retries: Mapping[str, int]
 
 
-def scan(tx: Tx, budgets: Mapping[str, RetryBudget], waits: WaitRules) -> Due:
-    """One transaction: move what only time moves, and reserve what needs an answer first."""
+def scan(tx: Tx, retries: Mapping[str, int], waits: WaitRules) -> Due:
+    """One transaction: move what only time moves, and reserve what needs an answer first.
+
+    `retries`: by pool, how many may go now; the answer says how many went.
+    """
     due = tasks.due(tx, _BATCH)
     if not due:
-        return Due(0, frozenset(), (), (), frozenset())
+        return Due(0, frozenset(), (), (), frozenset(), {})
     now = tx.now()
     planned: list[moves.TaskMove] = []
     asked: list[Task] = []
+    went: Counter[str] = Counter()
     for task in due:
         if task.state in (State.IN_FLIGHT, State.UNKNOWN, State.ACCEPTED):
             asked.append(task)
         elif now >= task.deadline:
             planned.append(pipeline.expire(task, now))
-        elif _may_go(task, budgets):
+        elif not _is_retry(task) or went[task.pool] < retries.get(task.pool, len(due)):
+            went[task.pool] += _is_retry(task)
             planned.append(_ready(task))
         else:
-            wait = int(waits.backoff.seconds(task.tries, waits.draw) * 1_000_000) + 1
+            wait = micros(waits.backoff.seconds(task.tries, waits.draw)) + 1
             moves.linger(
                 tx,
                 task,
+                Mover.TIMER,
                 wake_at=min(now + wait, task.deadline),
                 tries=task.tries,
                 reason="RETRY_BUDGET",
@@ -65,14 +73,13 @@ def scan(tx: Tx, budgets: Mapping[str, RetryBudget], waits: WaitRules) -> Due:
         tuple(task for task in asked if task.state is State.IN_FLIGHT),
         tuple(task for task in asked if task.state is not State.IN_FLIGHT),
         frozenset(tasks.unwanted_parents(tx, (task.parent_id for task in asked))),
+        went,
     )
 
 
-def _may_go(task: Task, budgets: Mapping[str, RetryBudget]) -> bool:
-    """A retry of something that was sent before spends from its pool's retry budget."""
-    if task.state is State.PLANNED or task.sends == 0 or task.pool not in budgets:
-        return True
-    return budgets[task.pool].spend()
+def _is_retry(task: Task) -> bool:
+    """Something that was sent before: it spends from its pool's retry budget."""
+    return task.state is State.RETRY_WAIT and task.sends > 0
 
 
 def _ready(task: Task) -> moves.TaskMove:

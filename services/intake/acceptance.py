@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernel.environment import MICROS_PER_SECOND
+from kernel.fairness import Priority
 from kernel.idempotency import idempotency_key
 from kernel.identity import task_id
 from kernel.runtime.settings import PlanningSettings
@@ -18,7 +19,7 @@ from kernel.store import outbox, parents, policies, tasks
 from kernel.store.parents import NewParent, Parent
 from kernel.store.tasks import NewTask, Task
 from kernel.store.transaction import Tx
-from services.intake.admission import Content, Priority
+from services.intake.admission import Content
 from services.intake.planning import PlannedTask
 from services.intake.sameness import KIND
 

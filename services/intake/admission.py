@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from kernel.attempt import OnUnknown, OnUnknownMode
 from kernel.environment import MICROS_PER_SECOND
 from kernel.errors import FieldViolation
+from kernel.fairness import Priority
 from kernel.limits import RequestLimits
 
 
@@ -25,14 +26,6 @@ class Kind(StrEnum):
     TEXT = "TEXT"
     IMAGE = "IMAGE"
     VIDEO = "VIDEO"
-
-
-class Priority(StrEnum):
-    """The class within a pool."""
-
-    CRITICAL = "CRITICAL"
-    NORMAL = "NORMAL"
-    BULK = "BULK"
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +197,12 @@ def _is_absolute(uri: str) -> bool:
 def _key(path: str, key: str, limits: RequestLimits) -> _Found:
     if not 1 <= len(key.encode()) <= limits.key_bytes:
         yield path, f"must be 1 to {limits.key_bytes} bytes"
-    elif any(unicodedata.category(char) == "Cc" for char in key):
+    elif _has_control(key):
         yield path, "must hold no control characters"
+
+
+def _has_control(text: str) -> bool:
+    return any(unicodedata.category(char) == "Cc" for char in text)
 
 
 def _labels(labels: Mapping[str, str], limits: RequestLimits) -> _Found:
@@ -218,6 +215,9 @@ def _labels(labels: Mapping[str, str], limits: RequestLimits) -> _Found:
             yield f"labels[{at}].key", f"must be 1 to {limits.label_bytes} bytes"
         if len(labels[name].encode()) > limits.label_bytes:
             yield f"labels[{at}].value", f"must be at most {limits.label_bytes} bytes"
+        for place, text in (("key", name), ("value", labels[name])):
+            if _has_control(text):
+                yield f"labels[{at}].{place}", "must hold no control characters"
 
 
 def _on_unknown(wish: OnUnknownWish, limits: RequestLimits) -> _Found:

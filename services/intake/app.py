@@ -1,24 +1,20 @@
-"""The intake as a running service: core, relay and vault sweep behind one gRPC server.
+"""The intake as a process part: core, relay and vault sweep behind one gRPC server.
 
-Receives settings and opened stores, which stay their owner's to close. Hands on an address
-that serves. It starts as a whole or not at all, and stops in order: health first, then the
-calls under way, then the loops.
+Receives settings and opened stores, which stay their owner's to close. Hands on a bound
+address.
 """
 
 from __future__ import annotations
 
-from sqlalchemy.exc import IntegrityError
-
-from kernel.decision import Policy
 from kernel.environment import Environment
 from kernel.idempotency import Hasher
+from kernel.runtime.declared import store_policies
 from kernel.runtime.lifecycle import Loops
 from kernel.runtime.rpc import Authenticator, RpcServer
-from kernel.runtime.settings import Settings, SettingsError
+from kernel.runtime.settings import Settings
 from kernel.runtime.vault import Vault
 from kernel.runtime.wakeups import Wakeups
-from kernel.store import policies
-from kernel.store.transaction import Store, Tx
+from kernel.store.transaction import Store
 from mesh.v1 import intake_pb2_grpc
 from services.intake.core import IntakeCore
 from services.intake.relay import Relay
@@ -27,11 +23,9 @@ from services.intake.servicer import SERVICE_NAME, IntakeServicer
 SWEEP_SECONDS = 60.0
 """How often expired payloads are deleted."""
 
-POLICY_AUTHOR = "settings"
-
 
 class IntakeApp:
-    """One replica of the intake."""
+    """One intake; `address` is the bound host:port."""
 
     def __init__(
         self,
@@ -42,15 +36,13 @@ class IntakeApp:
         wakeups: Wakeups,
         authenticator: Authenticator,
     ) -> None:
-        self._settings = settings
+        self._drain_seconds = settings.drain_seconds
+        self._declared = settings.declared_policies()
         self._environment = environment
         self._store = store
         self._vault = vault
-        self._authenticator = authenticator
         owner = f"intake-{environment.new_id()}"
         self._relay = Relay(store, wakeups, environment, owner, settings.poll_seconds)
-        self._loops = Loops("intake", environment)
-        self._server: RpcServer | None = None
         self.core = IntakeCore(
             store,
             vault,
@@ -61,62 +53,37 @@ class IntakeApp:
             wakeups,
             self._relay.nudge,
         )
-
-    @property
-    def address(self) -> str:
-        """The bound host:port, once started."""
-        if self._server is None:
-            raise RuntimeError("the intake is not started")
-        return self._server.address
+        self.loops = Loops("intake", environment)
+        servicer = IntakeServicer(self.core)
+        self._server = RpcServer(
+            [SERVICE_NAME],
+            lambda server: intake_pb2_grpc.add_IntakeServiceServicer_to_server(servicer, server),
+            settings.intake_addr,
+            authenticator,
+            environment,
+        )
+        self.address = self._server.address
 
     async def start(self) -> None:
-        """Store new policies, then serve.
+        """Store the policies that settings declare, then serve.
 
-        Raises SettingsError when a policy version is stored with another body, StoreAway, or
-        RuntimeError when the address is taken.
+        Raises SettingsError when a policy version is stored with another body, and StoreAway.
         """
-        for policy_id, declared in self._settings.policies.items():
-            await self._keep_policy(declared.policy(policy_id))
-        servicer = IntakeServicer(self.core)
-        server = RpcServer(
-            [SERVICE_NAME],
-            lambda on: intake_pb2_grpc.add_IntakeServiceServicer_to_server(servicer, on),
-            self._settings.intake_addr,
-            self._authenticator,
-            self._environment,
-        )
-        self._server = server
-        await server.start()
-        self._loops.on_health = server.set_serving
-        self._loops.start("relay", self._relay.one_round)
-        self._loops.start("vault-expiry", self._sweep)
+        await store_policies(self._store, self._declared)
+        await self._server.start()
+        self.loops.on_health = self._server.set_serving
+        self.loops.start("relay", self._relay.one_round)
+        self.loops.start("vault-expiry", self._sweep)
 
     async def stop(self) -> None:
-        """Say NOT_SERVING, let calls under way end within `drain_seconds`, stop the loops."""
-        if self._server is not None:
-            await self._server.stop(self._settings.drain_seconds)
-        await self._loops.stop()
+        """Say NOT_SERVING, accept no more and let calls under way end, then stop the loops.
 
-    async def _keep_policy(self, policy: Policy) -> None:
-        try:
-            stored = await self._store.write(_insert_if_new, policy)
-        except IntegrityError:  # another replica, at the same time
-            stored = await self._store.write(_insert_if_new, policy)
-        if stored != policy:
-            raise SettingsError(
-                f"policies.{policy.policy_id}: version {policy.version} is stored with another "
-                "body, and versions are never edited; raise its version"
-            )
+        The loops last: what is accepted until the end is still told.
+        """
+        await self._server.begin_shutdown()
+        await self._server.stop(self._drain_seconds)
+        await self.loops.stop()
 
     async def _sweep(self) -> None:
         await self._vault.expire()
         await self._environment.clock.sleep(SWEEP_SECONDS)
-
-
-def _insert_if_new(tx: Tx, policy: Policy) -> Policy:
-    """The version as it is stored, after storing it where there was none."""
-    stored = policies.get(tx, policy.policy_id, policy.version)
-    if stored is not None:
-        return stored.policy
-    policies.insert(tx, policy, POLICY_AUTHOR)
-    return policy

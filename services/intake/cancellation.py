@@ -68,6 +68,8 @@ def cancel_case(tx: Tx, case_id: str, allow: Callable[[str], bool]) -> Cancelled
     children = tasks.lock(tx, [child.key for child in tasks.children(tx, case_id)])
     now = tx.now()
     moves.move(tx, [_stop(task, now) for task in children.values() if task.state in _WAITING])
+    # A vendor that can cancel is asked to, as soon as the resolver looks.
+    moves.hasten(tx, case_id)
     return Cancelled(
         case.state,
         tuple(

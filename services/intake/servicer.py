@@ -6,13 +6,11 @@ on the core's answers. Times on the wire are timestamps, inside they are microse
 
 from __future__ import annotations
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
-from kernel.attempt import OnUnknownMode
-from kernel.environment import MICROS_PER_SECOND
+from kernel.fairness import Priority
+from kernel.runtime import wire
 from kernel.runtime.rpc import current_caller
 from mesh.v1 import intake_pb2, intake_pb2_grpc, types_pb2
-from services.intake.admission import Content, Kind, OnUnknownWish, Part, Priority
+from services.intake.admission import Content, Kind, OnUnknownWish, Part
 from services.intake.core import IntakeCore, SubmittedTask
 
 SERVICE_NAME = intake_pb2.DESCRIPTOR.services_by_name["IntakeService"].full_name
@@ -28,11 +26,6 @@ _PRIORITIES = {
     types_pb2.PRIORITY_NORMAL: Priority.NORMAL,
     types_pb2.PRIORITY_BULK: Priority.BULK,
 }
-_MODES = {
-    types_pb2.OnUnknown.MODE_AT_MOST_ONCE: OnUnknownMode.AT_MOST_ONCE,
-    types_pb2.OnUnknown.MODE_AT_LEAST_ONCE: OnUnknownMode.AT_LEAST_ONCE,
-}
-_NANOS_PER_SECOND = 1_000_000_000
 
 
 class IntakeServicer(intake_pb2_grpc.IntakeServiceServicer):
@@ -52,7 +45,7 @@ class IntakeServicer(intake_pb2_grpc.IntakeServiceServicer):
         return intake_pb2.SubmitContentResponse(
             case_id=submitted.case_id,
             disposition=types_pb2.Disposition.Value(f"DISPOSITION_{submitted.disposition}"),
-            accepted_at=_timestamp(submitted.accepted_at),
+            accepted_at=wire.timestamp(submitted.accepted_at),
             tasks=[_planned_task(task) for task in submitted.tasks],
         )
 
@@ -74,7 +67,7 @@ class IntakeServicer(intake_pb2_grpc.IntakeServiceServicer):
                 intake_pb2.CancelledTask(
                     task_id=task.task_id,
                     answer=answers.Value(f"ANSWER_{task.answer}"),
-                    state=types_pb2.TaskState.Value(f"TASK_STATE_{task.state}"),
+                    state=wire.task_state(task.state),
                 )
                 for task in cancelled.tasks
             ],
@@ -90,7 +83,7 @@ def content_of(request: intake_pb2.SubmitContentRequest) -> Content:
         review_round=request.review_round,
         parts=tuple(_part(part) for part in request.parts),
         priority=_PRIORITIES.get(request.priority),
-        deadline=_micros(request.deadline) if request.HasField("deadline") else None,
+        deadline=wire.micros(request, "deadline") if request.HasField("deadline") else None,
         labels=dict(request.labels),
         on_unknown=_wish(request.on_unknown) if request.HasField("on_unknown") else None,
         wire_bytes=request.ByteSize(),
@@ -110,21 +103,10 @@ def _part(part: intake_pb2.ContentPart) -> Part:
 
 
 def _wish(on_unknown: types_pb2.OnUnknown) -> OnUnknownWish:
+    rule = wire.on_unknown(on_unknown)
     return OnUnknownWish(
-        _MODES.get(on_unknown.mode), on_unknown.max_duplicates, on_unknown.max_cost_micros
+        rule.mode if rule else None, on_unknown.max_duplicates, on_unknown.max_cost_micros
     )
-
-
-def _micros(at: Timestamp) -> int:
-    """Microseconds since the epoch; 0, which is never ahead, for what is no timestamp."""
-    if not 0 <= at.nanos < _NANOS_PER_SECOND:
-        return 0
-    return at.seconds * MICROS_PER_SECOND + at.nanos // 1_000
-
-
-def _timestamp(micros: int) -> Timestamp:
-    seconds, rest = divmod(micros, MICROS_PER_SECOND)
-    return Timestamp(seconds=seconds, nanos=rest * 1_000)
 
 
 def _planned_task(task: SubmittedTask) -> intake_pb2.PlannedTask:

@@ -29,7 +29,7 @@ from services.vendor_proxy.sending import Vault
 from services.vendor_proxy.servicer import VendorProxyServicer
 
 
-class Gateway:
+class ProxyParts:
     """A core with its adapters and its door for receipts, from plain values.
 
     `receipt_base_url` is what vendors are told to send receipts to, without the path; empty
@@ -110,7 +110,7 @@ class VendorProxyApp:
     ) -> None:
         self._drain_seconds = settings.drain_seconds
         self._channel = open_channel(settings.aggregator_addr, service_token)
-        self._gateway = Gateway(
+        self._parts = ProxyParts(
             store=store,
             environment=environment,
             vault=vault,
@@ -123,8 +123,8 @@ class VendorProxyApp:
             receipts_address=settings.vendor_proxy_http_addr,
             receipt_base_url=settings.receipt_base_url,
         )
-        self.core = self._gateway.core
-        self.receipts_address = self._gateway.receipts_address
+        self.core = self._parts.core
+        self.receipts_address = self._parts.receipts_address
         servicer = VendorProxyServicer(self.core)
         self._server = RpcServer(
             [vendor_proxy_pb2.DESCRIPTOR.services_by_name["VendorProxyService"].full_name],
@@ -138,20 +138,20 @@ class VendorProxyApp:
     async def start(self) -> None:
         """Take the lease, open the door for receipts, then serve."""
         self.core.loops.on_health = self._server.set_serving
-        await self._gateway.start()
+        await self._parts.start()
         await self._server.start()
 
     async def stop(self) -> None:
         """Say NOT_SERVING, let open calls settle, end."""
         await self._server.set_serving(False)
-        await self._gateway.stop(self._drain_seconds)
+        await self._parts.stop(self._drain_seconds)
         await self._server.stop(1.0)
         await self._channel.close(None)
 
     async def drop(self) -> None:
         """End as a crash would: callers lose their link, and nothing is settled."""
         await self._server.stop(0.0)
-        await self._gateway.drop()
+        await self._parts.drop()
         await self._channel.close(None)
 
 

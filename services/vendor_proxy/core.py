@@ -109,11 +109,18 @@ class ProxyCore:
             environment.clock.suspended_seconds,
         )
         self._incarnation = Incarnation(store, environment, bounds)
+        self._forwarder = Forwarder(store, environment, sink)
         self._sender = Sender(
-            store, environment, vault, self._rules, adapters, self._permits, self._incarnation
+            store=store,
+            environment=environment,
+            vault=vault,
+            rules=self._rules,
+            adapters=adapters,
+            permits=self._permits,
+            incarnation=self._incarnation,
+            wake_forwarder=self._forwarder.wake,
         )
         self._queries = Queries(store, environment, self._rules, adapters, self._permits)
-        self._forwarder = Forwarder(store, environment, sink)
         self._flights: dict[CallKey, _Flight] = {}
         self._stopping = False
         self.loops = Loops("vendor_proxy", environment)
@@ -122,7 +129,7 @@ class ProxyCore:
     async def start(self) -> None:
         """Take a lease, count what earlier lives left at the vendors, and start the loops."""
         await self._incarnation.begin()
-        await self._store.write(call_evidence.adopt, self._bounds.write_seconds, self._longest)
+        await self._take_over_dead()
         now, held = await self._store.read(
             calls.occupied, self._bounds.write_seconds, self._longest
         )
@@ -193,15 +200,17 @@ class ProxyCore:
     async def fence(
         self, caller: str, idempotency_key: str, vendor: str, attempt: int
     ) -> tuple[FenceAnswer, CallOutcome | None]:
-        """Close all attempts up to and including `attempt` to new sends. Raises NotFound."""
+        """Close all attempts up to and including `attempt` to new sends.
+
+        Raises NotFound for an unknown vendor, InvalidArgument with every bad field.
+        """
         checks.check_vendor(vendor, self._vendors)
-        if not idempotency_key or attempt < 1:
-            raise InvalidArgument(FieldViolation("attempt", "needs a key and an attempt from 1"))
+        checks.check_fence(idempotency_key, attempt)
         key = CallKey(caller, vendor, idempotency_key)
 
         def close(tx: Tx) -> StoredCall:
             call_evidence.fence(tx, key, attempt)
-            return calls.look_up(tx, [key], self._bounds.write_seconds)[key]
+            return ledger.row_of(tx, key, self._rules)
 
         row = await self._store.write(close)
         match row.ledger.state:
@@ -285,21 +294,24 @@ class ProxyCore:
 
     async def _find(self, key: CallKey) -> StoredCall:
         checks.check_vendor(key.vendor, self._vendors)
-        found = await self._store.read(calls.look_up, [key], self._bounds.write_seconds)
-        if key not in found:
+        found = await self._store.read(calls.look_up, key, self._bounds.write_seconds)
+        if found is None:
             raise NotFound("The ledger has no call with this key for you at this vendor.")
-        return found[key]
+        return found
 
     async def _tend(self) -> None:
-        """One round: renew the lease, adopt what the dead left, read the limits."""
+        """One round: renew the lease, take over what the dead left, read the limits."""
         await self._environment.clock.sleep(self._bounds.renew_interval_seconds)
         await self._incarnation.renew()
-        adopted = await self._store.write(
-            call_evidence.adopt, self._bounds.write_seconds, self._longest
-        )
-        if adopted:
-            _log.warning("calls_adopted_in_doubt", calls=adopted)
+        await self._take_over_dead()
         await self._read_limits()
+
+    async def _take_over_dead(self) -> None:
+        in_doubt = await self._store.write(
+            call_evidence.take_over_dead, self._bounds.write_seconds, self._longest
+        )
+        if in_doubt:
+            _log.warning("calls_of_the_dead_in_doubt", calls=in_doubt)
 
     async def _read_limits(self) -> None:
         now, stored = await self._store.read(_limits_now)

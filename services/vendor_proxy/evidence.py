@@ -8,7 +8,6 @@ first, and never commit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kernel.attempt import CallOutcome, Outcome
@@ -19,7 +18,7 @@ from kernel.store.calls import CallKey, StoredCall
 from kernel.store.raw_receipts import NewReceipt, StoredReceipt
 from kernel.store.transaction import Tx
 from kernel.vendor import VendorProfile
-from services.vendor_proxy.ledger import Begun, LedgerRules, shown
+from services.vendor_proxy.ledger import Begun, LedgerRules, one_execution, row_of, shown
 
 _OPEN_AGAIN = frozenset({Outcome.NOT_SENT, Outcome.THROTTLED})
 
@@ -39,10 +38,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a key's row says now. `stopped`: nothing of it is at the vendor any more."""
+    """What a key's row says now. `stopped`: nothing of it is at the vendor any more.
+
+    `matched`: receipts that waited for this call found it.
+    """
 
     outcome: CallOutcome
     stopped: bool
+    matched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,59 +57,28 @@ class Kept:
     stopped: bool = False
 
 
-def settle(tx: Tx, ends: Sequence[Ended], rules: LedgerRules) -> list[Standing]:
-    """Settle sends, then apply receipts that came before their vendor's id was known."""
-    rows = [_settle_row(ended, rules) for ended in ends]
-    held = call_sends.settle(tx, rows) == len(rows)
-    standings = []
-    for ended, row in zip(ends, rows, strict=True):
-        profile = rules.vendors[row.key.vendor]
-        standing = Standing(_of_send(ended, row), _stopped(ended, profile))
-        if not held:
-            standing = _after_lost_fence(tx, ended, row, standing, rules)
-        if profile.able.receipts and _claim_orphans(tx, ended.begun, row.outcome, rules):
-            found = calls.look_up(tx, [row.key], rules.write_seconds)[row.key]
-            standing = _standing(found, profile)
-        standings.append(standing)
-    return standings
+def settle(tx: Tx, ended: Ended, rules: LedgerRules) -> Standing:
+    """Settle a send, then apply receipts that came before their vendor's id was known."""
+    settled = _settle_row(ended)
+    if call_sends.settle(tx, settled):
+        standing = Standing(_of_send(ended, settled), _stopped(ended))
+    else:
+        standing = _after_lost_fence(tx, settled, rules)
+    return _claim_orphans(tx, ended.begun, ended.outcome.external_id, rules) or standing
 
 
-def claim_early(tx: Tx, begun: Begun, rules: LedgerRules) -> CallOutcome | None:
-    """The outcome of a call that receipts settled before it was begun, None as a rule."""
-    if not rules.vendors[begun.asked.key.vendor].able.receipts:
-        return None
-    if not _claim_orphans(tx, begun, None, rules):
-        return None
-    row = calls.look_up(tx, [begun.asked.key], rules.write_seconds)[begun.asked.key]
-    return shown(row) if row.ledger.state is CallState.SETTLED else None
+def claim_early(tx: Tx, begun: Begun, rules: LedgerRules) -> Standing | None:
+    """What stands by receipts that came before their call was begun, None where none did."""
+    return _claim_orphans(tx, begun, "", rules)
 
 
 def add(tx: Tx, row: StoredCall, evidence: CallOutcome, profile: VendorProfile) -> bool:
-    """Settle `row` by a terminal answer where it takes one; returns whether it did."""
-    if not takes(row, evidence, profile):
+    """Take `row` where a terminal answer leads it; returns whether it led anywhere."""
+    state = _led_to(row, evidence, profile)
+    if state is None:
         return False
-    one = one_execution(row, profile)
-    frees = one and row.ledger.state is not CallState.PREPARED
-    return call_evidence.add_evidence(
-        tx, row, evidence, frees=frees, cost_micros=evidence.cost_micros
-    )
-
-
-def takes(row: StoredCall, evidence: CallOutcome, profile: VendorProfile) -> bool:
-    """Whether a terminal answer settles this row."""
-    state = row.ledger.state
-    last = row.outcome.outcome if row.outcome is not None else None
-    if state is CallState.FENCED:
-        return False
-    if evidence.outcome is Outcome.COMPLETED:
-        return last is not Outcome.COMPLETED
-    still_open = state is not CallState.SETTLED or last is Outcome.ACCEPTED
-    return still_open and one_execution(row, profile)
-
-
-def one_execution(row: StoredCall, profile: VendorProfile) -> bool:
-    """Whether all sends of the row are one piece of work for the vendor."""
-    return row.doubted_sends == 0 or profile.able.dedupe
+    frees = one_execution(row, profile) and row.ledger.state is not CallState.PREPARED
+    return call_evidence.add_evidence(tx, row, evidence, state, frees=frees)
 
 
 def keep_receipt(tx: Tx, receipt: NewReceipt, rules: LedgerRules) -> Kept:
@@ -115,27 +87,54 @@ def keep_receipt(tx: Tx, receipt: NewReceipt, rules: LedgerRules) -> Kept:
         return Kept(False)
     key = None
     if receipt.reference:
-        wanted = (receipt.vendor, receipt.reference)
-        key = calls.references(tx, [wanted]).get(wanted)
+        key = calls.by_reference(tx, receipt.vendor, receipt.reference)
     if key is None and receipt.external_id:
         key = calls.by_external_id(tx, receipt.vendor, receipt.external_id)
-    row = calls.look_up(tx, [key], rules.write_seconds, lock=True).get(key) if key else None
+    row = calls.look_up(tx, key, rules.write_seconds, lock=True) if key else None
     if row is None:
         return Kept(True)
-    raw_receipts.match(tx, receipt.receipt_id, row.key, row.task_id)
-    stopped = _apply_receipt(tx, row, receipt, rules)
-    return Kept(True, row.key, stopped)
+    return Kept(True, row.key, _give(tx, row, receipt, rules))
 
 
-def _claim_orphans(tx: Tx, begun: Begun, outcome: CallOutcome | None, rules: LedgerRules) -> bool:
+def _led_to(row: StoredCall, evidence: CallOutcome, profile: VendorProfile) -> CallState | None:
+    """The state that a terminal answer takes this row to, None where it says nothing new."""
+    state = row.ledger.state
+    last = row.outcome.outcome if row.outcome is not None else None
+    if state is CallState.FENCED:
+        return None
+    if evidence.outcome is Outcome.COMPLETED:
+        return None if last is Outcome.COMPLETED else CallState.SETTLED
+    accepted = last is Outcome.ACCEPTED
+    if state is CallState.SETTLED and not accepted:
+        return None
+    if one_execution(row, profile):
+        return CallState.SETTLED
+    # One of several executions failed, which says nothing of the others: what the vendor had
+    # accepted is over, and an earlier send is still in doubt.
+    its_own = evidence.external_id in ("", row.ledger.external_id)
+    return CallState.UNKNOWN if accepted and its_own else None
+
+
+def _claim_orphans(tx: Tx, begun: Begun, external_id: str, rules: LedgerRules) -> Standing | None:
+    """What stands after receipts that waited for this call, None where none did."""
     key = begun.asked.key
-    external_id = outcome.external_id if outcome is not None else ""
+    profile = rules.vendors[key.vendor]
+    if not profile.able.receipts:
+        return None
     found = raw_receipts.orphans(tx, key.vendor, reference=begun.reference, external_id=external_id)
     for receipt in found:
-        raw_receipts.match(tx, receipt.receipt_id, key, begun.asked.request.task_id)
-        row = calls.look_up(tx, [key], rules.write_seconds)[key]
-        _apply_receipt(tx, row, receipt, rules)
-    return bool(found)
+        _give(tx, row_of(tx, key, rules), receipt, rules)
+    return replace(_standing(row_of(tx, key, rules), profile), matched=True) if found else None
+
+
+def _give(tx: Tx, row: StoredCall, receipt: NewReceipt | StoredReceipt, rules: LedgerRules) -> bool:
+    """Give a receipt to its call, as evidence too; returns whether the vendor has stopped."""
+    stopped = _apply_receipt(tx, row, receipt, rules)
+    charged = None
+    if receipt.state is ReceiptState.SUCCEEDED and receipt.cost_micros is None:
+        charged = row_of(tx, row.key, rules).cost_micros
+    raw_receipts.match(tx, receipt.receipt_id, row.key, row.task_id, charged)
+    return stopped
 
 
 def _apply_receipt(
@@ -172,16 +171,17 @@ def _evidence(receipt: NewReceipt | StoredReceipt, profile: VendorProfile) -> Ca
     return None
 
 
-def _settle_row(ended: Ended, rules: LedgerRules) -> call_sends.Settle:
+def _settle_row(ended: Ended) -> call_sends.Settle:
     begun, outcome = ended.begun, ended.outcome
-    again = outcome.outcome in _OPEN_AGAIN or (
-        outcome.outcome is Outcome.REJECTED and outcome.retryable
+    refused = outcome.outcome is Outcome.REJECTED
+    again = outcome.outcome in _OPEN_AGAIN or (refused and outcome.retryable)
+    # This send did nothing, which says nothing of the earlier ones that are in doubt; only a
+    # vendor that takes them all for one refuses them all.
+    says_nothing = begun.doubted_sends > 0 and (
+        again or not ended.on_wire or (refused and not begun.one_execution)
     )
-    # This send did nothing, which says nothing of the earlier ones that are in doubt.
-    says_nothing = begun.doubted_sends > 0 and (again or not ended.on_wire)
     doubt = outcome.outcome is Outcome.UNKNOWN or says_nothing
     nothing_done = not ended.on_wire or outcome.outcome is Outcome.THROTTLED
-    able = rules.vendors[begun.asked.key.vendor].able
     final = ended.on_wire and outcome.outcome in (Outcome.COMPLETED, Outcome.REJECTED) and not again
     return call_sends.Settle(
         key=begun.asked.key,
@@ -192,24 +192,27 @@ def _settle_row(ended: Ended, rules: LedgerRules) -> call_sends.Settle:
         occupied_seconds=ended.occupied_seconds,
         sends_back=int(not ended.on_wire),
         marks_back=int(begun.marked and nothing_done),
-        doubt_over=able.dedupe and final,
+        # A send that left has used its grant, though it was refused: budgets are of sends.
+        grants_back=0 if ended.on_wire else begun.grants,
+        doubt_over=begun.one_execution and final,
     )
 
 
-def _of_send(ended: Ended, row: call_sends.Settle) -> CallOutcome:
+def _of_send(ended: Ended, settled: call_sends.Settle) -> CallOutcome:
     begun = ended.begun
     return replace(
         ended.outcome,
-        sends=begun.sends - row.sends_back,
-        possible_duplicates=begun.possible_duplicates - row.marks_back,
+        sends=begun.sends - settled.sends_back,
+        possible_duplicates=begun.possible_duplicates - settled.marks_back,
         cost_micros=begun.cost_micros + ended.outcome.cost_micros,
+        settles_key=settled.state is CallState.SETTLED,
     )
 
 
-def _stopped(ended: Ended, profile: VendorProfile) -> bool:
+def _stopped(ended: Ended) -> bool:
     final = ended.outcome.outcome in (Outcome.COMPLETED, Outcome.REJECTED)
-    one = ended.begun.doubted_sends == 0 or (profile.able.dedupe and ended.on_wire)
-    return final and one
+    none_doubted = ended.begun.doubted_sends == 0
+    return final and (none_doubted or (ended.begun.one_execution and ended.on_wire))
 
 
 def _standing(row: StoredCall, profile: VendorProfile) -> Standing:
@@ -218,32 +221,25 @@ def _standing(row: StoredCall, profile: VendorProfile) -> Standing:
     return Standing(replace(shown(row), replayed=False), final and one_execution(row, profile))
 
 
-def _after_lost_fence(
-    tx: Tx, ended: Ended, settled: call_sends.Settle, own: Standing, rules: LedgerRules
-) -> Standing:
-    """What stands after a settle whose fence did not hold: evidence or a newer send came first."""
-    key, ours = settled.key, settled.outcome
-    row = calls.look_up(tx, [key], rules.write_seconds)[key]
+def _after_lost_fence(tx: Tx, settled: call_sends.Settle, rules: LedgerRules) -> Standing:
+    """What stands after a settle whose fence did not hold.
+
+    Evidence or a newer send came first; or this very settle did, and its commit's answer was
+    lost. Whatever the row says, the permit of this send returns.
+    """
+    ours, profile = settled.outcome, rules.vendors[settled.key.vendor]
+    row = row_of(tx, settled.key, rules)
     same_send = (row.incarnation, row.send_number) == (settled.incarnation, settled.send_number)
-    profile = rules.vendors[key.vendor]
-    theirs = row.outcome
-    if same_send and theirs is not None and _same(theirs, ours):
-        return own  # it is in: another batch member lost, or the commit's answer did
     # Evidence that ended the call says too that its vendor has stopped.
     if same_send and _standing(row, profile).stopped:
-        settled = replace(settled, occupied_seconds=None)
-    same_execution = not ours.external_id or ours.external_id == row.ledger.external_id
-    if ours.outcome is Outcome.COMPLETED and takes(row, ours, profile):
-        cost = ours.cost_micros
-        call_evidence.add_evidence(tx, row, ours, frees=False, cost_micros=cost)
-        call_sends.vacate(tx, settled, 0)
-    else:
-        call_sends.vacate(tx, settled, 0 if same_execution else ours.cost_micros)
-    row = calls.look_up(tx, [key], rules.write_seconds)[key]
+        settled = replace(settled, occupied_seconds=None, doubt_over=True)
+    charged = (
+        (ours.outcome is Outcome.COMPLETED and add(tx, row, ours, profile))
+        or (same_send and one_execution(row, profile))
+        or ours.external_id in ("", row.ledger.external_id)
+    )
+    call_sends.vacate(tx, settled, 0 if charged else ours.cost_micros)
+    row = row_of(tx, settled.key, rules)
     if row.ledger.state is CallState.PREPARED:
         return Standing(CallOutcome(Outcome.IN_PROGRESS, "NEWER_SEND"), False)
     return _standing(row, profile)
-
-
-def _same(one: CallOutcome, other: CallOutcome) -> bool:
-    return (one.outcome, one.reason, one.scores) == (other.outcome, other.reason, other.scores)

@@ -3,12 +3,12 @@
 Receives requests with their fingerprint, and outcomes from the wire. Hands on `Begun` for a
 send that is durable, or the typed answer that needs none. The rules are
 `kernel.idempotency.meet` and `resend_verdict`; the rows are `kernel.store.call*`. Functions
-take the transaction first, and lists, so that concurrent calls can share a commit.
+take the transaction first, and never commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kernel.attempt import CallOutcome, CallRequest, Outcome, Resend
@@ -42,7 +42,9 @@ class Asked:
 class Begun:
     """A send that is durable and may go on the wire. `now`: the database's, in microseconds.
 
-    `sends`, `possible_duplicates` and `cost_micros` are the row's, this send included.
+    `sends`, `possible_duplicates` and `cost_micros` are the row's, this send included;
+    `grants` are those that it used. `one_execution`: its vendor takes it and all earlier sends
+    in doubt for one piece of work.
     """
 
     asked: Asked
@@ -54,7 +56,9 @@ class Begun:
     possible_duplicates: int
     cost_micros: int
     marked: bool
+    grants: int
     doubted_sends: int
+    one_execution: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,57 +87,32 @@ def fingerprint(hasher: Hasher, request: CallRequest) -> dict[str, str]:
 def look(tx: Tx, asked: Asked, rules: LedgerRules) -> CallOutcome | None:
     """The answer to a request that needs no send, None when it would be sent."""
     now = tx.now()
-    row = calls.look_up(tx, [asked.key], rules.write_seconds).get(asked.key)
+    row = calls.look_up(tx, asked.key, rules.write_seconds)
     return _answer(asked, row, _meet(asked, row, rules, now), now)
 
 
-def begin(
-    tx: Tx, requests: Sequence[Asked], incarnation: str, rules: LedgerRules
-) -> list[Begun | CallOutcome]:
-    """For each request its durable send, or the answer that needs none; keys are distinct."""
+def begin(tx: Tx, asked: Asked, incarnation: str, rules: LedgerRules) -> Begun | CallOutcome:
+    """A request's durable send, or the answer that needs none."""
     now = tx.now()
-    rows = calls.look_up(tx, [asked.key for asked in requests], rules.write_seconds, lock=True)
-    met = [_meet(asked, rows.get(asked.key), rules, now) for asked in requests]
-    answers = [
-        _answer(asked, rows.get(asked.key), meeting, now)
-        for asked, meeting in zip(requests, met, strict=True)
-    ]
-    references = _references(tx, requests, rows)
-    begins = {
-        asked.key: _begin(
-            asked, rows.get(asked.key), meeting, references[asked.key], incarnation, rules, now
-        )
-        for asked, meeting, answer in zip(requests, met, answers, strict=True)
-        if answer is None
-    }
-    lost: dict[CallKey, StoredCall | None] = {}
-    if begins:
-        changed = call_sends.begin(tx, list(begins.values()))
-        # MySQL counts a key that another transaction inserted first as a match.
-        if changed != len(begins) or tx.dialect != "sqlite":
-            now_there = calls.look_up(tx, list(begins), rules.write_seconds)
-            lost = {
-                key: now_there.get(key)
-                for key, begun in begins.items()
-                if not _is_in(begun, now_there.get(key))
-            }
-    results: list[Begun | CallOutcome] = []
-    for asked, answer in zip(requests, answers, strict=True):
-        if answer is not None:
-            results.append(answer)
-        elif asked.key in lost:
-            row = lost[asked.key]
-            again = _answer(asked, row, _meet(asked, row, rules, now), now)
-            raced = CallOutcome(Outcome.NOT_SENT, "LEDGER_RACED", retryable=True)
-            results.append(again or raced)
-        else:
-            results.append(_begun(asked, begins[asked.key], now))
-    return results
+    row = calls.look_up(tx, asked.key, rules.write_seconds, lock=True)
+    met = _meet(asked, row, rules, now)
+    answer = _answer(asked, row, met, now)
+    if answer is not None:
+        return answer
+    send = _begin(asked, row, met, _reference(tx, asked.key, row), incarnation, rules, now)
+    if call_sends.begin(tx, send):
+        return _begun(asked, send, rules, now)
+    row = calls.look_up(tx, asked.key, rules.write_seconds)
+    again = _answer(asked, row, _meet(asked, row, rules, now), now)
+    return again or CallOutcome(Outcome.NOT_SENT, "LEDGER_RACED", retryable=True)
 
 
 def begun_by(tx: Tx, asked: Asked, incarnation: str, rules: LedgerRules) -> Begun | None:
-    """The send that this incarnation has open for a key, None when it has none."""
-    row = calls.look_up(tx, [asked.key], rules.write_seconds, lock=True).get(asked.key)
+    """The send that this incarnation has open for a key, None when it has none.
+
+    What it was before is not known any more: a mark and a grant that it used stay used.
+    """
+    row = calls.look_up(tx, asked.key, rules.write_seconds, lock=True)
     if row is None or row.incarnation != incarnation or row.settled_at is not None:
         return None
     return Begun(
@@ -146,8 +125,23 @@ def begun_by(tx: Tx, asked: Asked, incarnation: str, rules: LedgerRules) -> Begu
         possible_duplicates=row.ledger.possible_duplicates,
         cost_micros=row.cost_micros,
         marked=False,
+        grants=0,
         doubted_sends=row.doubted_sends,
+        one_execution=one_execution(row, rules.vendors[asked.key.vendor]),
     )
+
+
+def row_of(tx: Tx, key: CallKey, rules: LedgerRules) -> StoredCall:
+    """The row of a key that the ledger has, for a write."""
+    row = calls.look_up(tx, key, rules.write_seconds, lock=True)
+    assert row is not None  # noqa: S101 - rows of the ledger are never deleted
+    return row
+
+
+def one_execution(row: StoredCall, profile: VendorProfile) -> bool:
+    """Whether all sends of the row are one piece of work for the vendor."""
+    known = _knows_key(profile, row.ledger.first_send_at, row.begun_at or 0)
+    return row.doubted_sends == 0 or known
 
 
 def shown(row: StoredCall) -> CallOutcome:
@@ -176,7 +170,12 @@ def _meet(asked: Asked, row: StoredCall | None, rules: LedgerRules, now: int) ->
     judged = Resend.REFUSED
     if row is not None and row.ledger.state is CallState.UNKNOWN:
         judged = resend_verdict(
-            row.ledger, profile.able, request.on_unknown, profile.price_micros, now
+            row.ledger,
+            profile.able,
+            request.on_unknown,
+            profile.price_micros,
+            now,
+            request.granted_sends,
         )
     return meet(
         None if row is None else row.ledger,
@@ -184,7 +183,7 @@ def _meet(asked: Asked, row: StoredCall | None, rules: LedgerRules, now: int) ->
         request.attempt,
         request.max_sends,
         judged,
-        now,
+        request.granted_sends,
     )
 
 
@@ -218,29 +217,27 @@ def _counted(outcome: CallOutcome, row: StoredCall) -> CallOutcome:
         sends=row.ledger.sends,
         possible_duplicates=row.ledger.possible_duplicates,
         cost_micros=row.cost_micros,
+        settles_key=row.ledger.state is CallState.SETTLED,
     )
 
 
-def _references(
-    tx: Tx, requests: Sequence[Asked], rows: Mapping[CallKey, StoredCall]
-) -> dict[CallKey, str]:
+def _reference(tx: Tx, key: CallKey, row: StoredCall | None) -> str:
     """The key as the vendor will see it: the caller's own, unless another caller's call has it.
 
     Two callers' equal keys must not meet at a vendor that de-duplicates either.
     """
-    known = {
-        asked.key: rows[asked.key].reference if asked.key in rows else "" for asked in requests
-    }
-    unnamed = [key for key, reference in known.items() if not reference]
-    if not unnamed:
-        return known
-    users = calls.references(tx, [(key.vendor, key.idempotency_key) for key in unnamed])
-    for key in unnamed:
-        user = users.get((key.vendor, key.idempotency_key))
-        own = user is None or user == key
-        scoped = idempotency_key(f"{key.caller}\n{key.idempotency_key}", key.vendor)
-        known[key] = key.idempotency_key if own else scoped
-    return known
+    if row is not None and row.reference:
+        return row.reference
+    user = calls.by_reference(tx, key.vendor, key.idempotency_key)
+    if user is None or user == key:
+        return key.idempotency_key
+    return idempotency_key(f"{key.caller}\n{key.idempotency_key}", key.vendor)
+
+
+def _knows_key(profile: VendorProfile, first_send_at: int, at: int) -> bool:
+    """Whether the vendor takes a send of that time for the same work as the first one."""
+    window = int(profile.able.key_window_seconds * MICROS_PER_SECOND)
+    return profile.able.dedupe and at < first_send_at + window
 
 
 def _begin(
@@ -268,7 +265,14 @@ def _begin(
     )
     if row is None or row.ledger.state is CallState.FENCED:
         return new
-    new = replace(new, max_sends=min(request.max_sends, row.ledger.max_sends or request.max_sends))
+    used, budget = row.ledger.granted_sends, row.ledger.max_sends
+    if request.granted_sends > used:
+        # One grant is one send, whichever rule would have let it go as well.
+        lifted = max(request.max_sends, budget)
+        new = replace(new, max_sends=lifted, granted_sends=request.granted_sends)
+    else:
+        lowered = min(request.max_sends, budget or request.max_sends)
+        new = replace(new, max_sends=lowered, granted_sends=used)
     if row.ledger.state is not CallState.UNKNOWN:
         return new
     profile = rules.vendors[asked.key.vendor]
@@ -277,9 +281,8 @@ def _begin(
     if able.authoritative and row.ledger.not_found_asked_at > row.ledger.last_byte_at + lag:
         # Proved not executed; only a process frozen between check and write could still send,
         # and that is possible where the owner vanished: such a send is marked.
-        window = int(able.key_window_seconds * MICROS_PER_SECOND)
-        joined = able.dedupe and now < row.ledger.first_send_at + window
-        return replace(new, marked=row.lost_by_owner() and not joined)
+        known = _knows_key(profile, row.ledger.first_send_at, now)
+        return replace(new, marked=row.lost_by_owner() and not known)
     last_doubted = row.outcome is None or row.outcome.outcome is Outcome.UNKNOWN
     busy_until = row.occupied_until or 0
     if busy_until == OPEN_END:
@@ -294,26 +297,21 @@ def _begin(
     )
 
 
-def _is_in(begin: call_sends.Begin, row: StoredCall | None) -> bool:
-    wanted = (begin.incarnation, _number(begin))
-    return row is not None and (row.incarnation, row.send_number) == wanted
-
-
-def _number(begin: call_sends.Begin) -> int:
-    return (begin.seen.send_number if begin.seen else 0) + 1
-
-
-def _begun(asked: Asked, begin: call_sends.Begin, now: int) -> Begun:
-    seen = begin.seen
+def _begun(asked: Asked, send: call_sends.Begin, rules: LedgerRules, now: int) -> Begun:
+    seen = send.seen
+    profile = rules.vendors[asked.key.vendor]
+    known = seen is not None and _knows_key(profile, seen.ledger.first_send_at, now)
     return Begun(
         asked=asked,
-        reference=begin.reference,
-        incarnation=begin.incarnation,
-        send_number=_number(begin),
+        reference=send.reference,
+        incarnation=send.incarnation,
+        send_number=(seen.send_number if seen else 0) + 1,
         now=now,
         sends=(seen.ledger.sends if seen else 0) + 1,
-        possible_duplicates=(seen.ledger.possible_duplicates if seen else 0) + int(begin.marked),
+        possible_duplicates=(seen.ledger.possible_duplicates if seen else 0) + int(send.marked),
         cost_micros=seen.cost_micros if seen else 0,
-        marked=begin.marked,
-        doubted_sends=begin.doubted_sends,
+        marked=send.marked,
+        grants=send.granted_sends - (seen.ledger.granted_sends if seen else 0),
+        doubted_sends=send.doubted_sends,
+        one_execution=send.doubted_sends == 0 or known,
     )

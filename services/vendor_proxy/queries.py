@@ -15,7 +15,7 @@ from kernel.attempt import CallOutcome, Outcome, QueryAnswer, QueryOutcome
 from kernel.environment import MICROS_PER_SECOND, Environment
 from kernel.idempotency import CallState
 from kernel.retry import Backoff
-from kernel.store import call_evidence, calls
+from kernel.store import call_evidence
 from kernel.store.calls import StoredCall
 from kernel.store.transaction import Store, Tx
 from kernel.vendor import VendorProfile
@@ -94,12 +94,14 @@ class Queries:
             return CancelAnswer.CANNOT_TELL
         async with self._turns[profile.name]:
             answer = await self._adapters[profile.name].cancel(row.ledger.external_id)
-        if answer is CancelAnswer.CANCELLED:
-            cancelled = CallOutcome(
-                Outcome.REJECTED, "CANCELLED", external_id=row.ledger.external_id
-            )
-            await self._settle(row, profile, cancelled)
-        return answer
+        if answer is not CancelAnswer.CANCELLED:
+            return answer
+        cancelled = CallOutcome(Outcome.REJECTED, "CANCELLED", external_id=row.ledger.external_id)
+        stands = (await self._settle(row, profile, cancelled)).call
+        if stands is None:
+            # An earlier send is in doubt: the vendor stopped one of several.
+            return CancelAnswer.CANNOT_TELL
+        return answer if stands.reason == cancelled.reason else CancelAnswer.TOO_LATE
 
     async def _keep(
         self, row: StoredCall, profile: VendorProfile, answer: VendorAnswer, asked_at: int
@@ -110,14 +112,14 @@ class Queries:
         if heard.answer is QueryAnswer.CANNOT_TELL:
             return await self._nobody_can_tell(row, profile, heard.reason)
 
-        def keep(tx: Tx) -> StoredCall | None:
+        def keep(tx: Tx) -> StoredCall:
             call_evidence.keep_query(
                 tx, row, heard.answer, heard.not_found_asked_at, answer.external_id
             )
-            return calls.look_up(tx, [row.key], self._rules.write_seconds).get(row.key)
+            return ledger.row_of(tx, row.key, self._rules)
 
         now_there = await self._store.write(keep)
-        if now_there is None or now_there.send_number != row.send_number:
+        if now_there.send_number != row.send_number:
             return QueryOutcome(QueryAnswer.RUNNING, reason="NEWER_SEND")
         if now_there.ledger.state is CallState.SETTLED and heard.answer is not QueryAnswer.RUNNING:
             # A receipt settled it while the vendor was asked.
@@ -157,13 +159,12 @@ class Queries:
         """CANNOT_TELL, once a receipt had its time to tell."""
         heard = _Heard(QueryAnswer.CANNOT_TELL, reason)
 
-        def keep(tx: Tx) -> tuple[int, StoredCall | None]:
+        def keep(tx: Tx) -> tuple[int, StoredCall]:
             call_evidence.keep_query(tx, row, heard.answer, 0, "")
-            found = calls.look_up(tx, [row.key], self._rules.write_seconds)
-            return tx.now(), found.get(row.key)
+            return tx.now(), ledger.row_of(tx, row.key, self._rules)
 
         now, now_there = await self._store.write(keep)
-        if now_there is None or now_there.send_number != row.send_number:
+        if now_there.send_number != row.send_number:
             return QueryOutcome(QueryAnswer.RUNNING, reason="NEWER_SEND")
         settled = now_there.outcome
         if now_there.ledger.state is CallState.SETTLED and (
@@ -182,14 +183,14 @@ class Queries:
         self, row: StoredCall, profile: VendorProfile, outcome: CallOutcome
     ) -> QueryOutcome:
         def settle(tx: Tx) -> StoredCall:
-            found = calls.look_up(tx, [row.key], self._rules.write_seconds, lock=True)[row.key]
+            found = ledger.row_of(tx, row.key, self._rules)
             call_evidence.keep_query(tx, found, QueryAnswer.SETTLED, 0, outcome.external_id)
             evidence.add(tx, found, outcome, profile)
-            return calls.look_up(tx, [row.key], self._rules.write_seconds)[row.key]
+            return ledger.row_of(tx, row.key, self._rules)
 
         now_there = await self._store.write(settle)
         if now_there.ledger.state is CallState.SETTLED:
-            if evidence.one_execution(now_there, profile):
+            if ledger.one_execution(now_there, profile):
                 self._permits.free(row.key)
             return QueryOutcome(QueryAnswer.SETTLED, ledger.shown(now_there))
         if now_there.ledger.state is CallState.PREPARED:

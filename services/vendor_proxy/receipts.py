@@ -28,6 +28,7 @@ BODY_BYTES = 1024 * 1024
 WINDOW_SECONDS = 300
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STATUS_BYTES = 64
+_NAME_BYTES = 128
 
 
 @dataclass(slots=True)
@@ -102,11 +103,16 @@ def build(
         reference=parsed.reference,
         external_id=parsed.external_id,
         state=translate(profile, parsed.status),
-        vendor_status=parsed.status.strip().encode()[:_STATUS_BYTES].decode(errors="ignore"),
+        vendor_status=_cut(parsed.status.strip(), _STATUS_BYTES),
         status_map_version=profile.status_map_version,
+        status_map_reviewer=_cut(profile.status_map_reviewer, _NAME_BYTES),
         occurred_at=parsed.occurred_at,
         scores=parsed.scores,
         cost_micros=parsed.cost_micros,
         reason=parsed.reason,
         sealed_body=sealed,
     )
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    return text.encode()[:most_bytes].decode(errors="ignore")

@@ -61,6 +61,7 @@ class Sender:
     adapters: Mapping[str, Adapter]
     permits: Permits
     incarnation: Incarnation
+    wake_forwarder: Callable[[], None]
 
     async def conduct(self, asked: Asked, refused: str = "") -> CallOutcome:
         """The outcome of an Execute; `refused` names why nothing may be sent, if so.
@@ -99,9 +100,11 @@ class Sender:
         issued = self.environment.clock.suspended_seconds()
         incarnation = self.incarnation.id
         try:
-            begun = await self.store.write(self._begin, asked, incarnation)
+            begun, matched = await self.store.write(self._begin, asked, incarnation)
         except CommitInDoubtError:
             return await self._undo(asked, incarnation)
+        if matched:
+            self.wake_forwarder()
         if isinstance(begun, CallOutcome):
             return begun
         ended = await self._send(begun, Instant(begun.now, issued))
@@ -116,16 +119,17 @@ class Sender:
             self._quarantine(permit, ended.occupied_seconds)
         return standing.outcome
 
-    def _begin(self, tx: Tx, asked: Asked, incarnation: str) -> Begun | CallOutcome:
-        (begun,) = ledger.begin(tx, [asked], incarnation, self.rules)
+    def _begin(self, tx: Tx, asked: Asked, incarnation: str) -> tuple[Begun | CallOutcome, bool]:
+        """The send or the answer that needs none, and whether waiting receipts found their call."""
+        begun = ledger.begin(tx, asked, incarnation, self.rules)
         if isinstance(begun, CallOutcome):
-            return begun
+            return begun, False
         early = evidence.claim_early(tx, begun, self.rules)
-        if early is None:
-            return begun
+        if early is None or not early.outcome.settles_key:
+            return begun, early is not None
         nothing = CallOutcome(Outcome.NOT_SENT, "SETTLED_BY_RECEIPT")
-        (standing,) = evidence.settle(tx, [Ended(begun, nothing, False, None)], self.rules)
-        return replace(standing.outcome, replayed=True)
+        standing = evidence.settle(tx, Ended(begun, nothing, False, None), self.rules)
+        return replace(standing.outcome, replayed=True), True
 
     async def _undo(self, asked: Asked, incarnation: str) -> CallOutcome:
         """The begin's commit lost its answer: read back, and give the send back if it is in."""
@@ -186,14 +190,17 @@ class Sender:
         closes = outcome.outcome is Outcome.THROTTLED and outcome.retry_after_seconds
 
         def settle(tx: Tx) -> Standing:
-            (standing,) = evidence.settle(tx, [ended], self.rules)
+            standing = evidence.settle(tx, ended, self.rules)
             if closes:
-                pool_limits.close(tx, [(pool, closes)])
+                pool_limits.close(tx, pool, closes)
             return standing
 
         if closes:
             self.permits.close(pool, closes)
-        return await self._until_stored(settle)
+        standing = await self._until_stored(settle)
+        if standing.matched:
+            self.wake_forwarder()
+        return standing
 
     async def _until_stored(self, function: Callable[[Tx], T]) -> T:
         tries = 0

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernel.attempt import CallOutcome, CallRequest, OnUnknown
-from kernel.errors import PermissionDenied
+from kernel.attempt import CallOutcome
+from kernel.errors import FieldViolation, InvalidArgument, PermissionDenied
+from kernel.idempotency import idempotency_key
 from kernel.runtime import wire
-from kernel.runtime.rpc import current_caller
+from kernel.runtime.rpc import Caller, current_caller
 from kernel.store.calls import StoredCall
 from kernel.store.proxy_schema import OPEN_END
 from mesh.v1 import vendor_proxy_pb2 as pb
@@ -32,7 +33,9 @@ class VendorProxyServicer(VendorProxyServiceServicer):
         caller.require("gateway", request.tenant_id)
         if request.caller and request.caller != caller.name:
             raise PermissionDenied("caller must be the authenticated caller, or empty.")
-        outcome = await self._core.execute(caller.name, _request(request))
+        if request.task_id:
+            _check_task(caller, request)
+        outcome = await self._core.execute(caller.name, wire.call_request(request))
         return wire.call_outcome_message(outcome)
 
     async def GetCall(self, request: pb.GetCallRequest, context: Any) -> pb.GetCallResponse:  # noqa: N802
@@ -98,30 +101,19 @@ class VendorProxyServicer(VendorProxyServiceServicer):
         return pb.SetLimitResponse(limit=_limit(limit), in_force_at=wire.timestamp(in_force_at))
 
 
+def _check_task(caller: Caller, request: pb.ExecuteRequest) -> None:
+    """Receipts of a call settle its task, so only the mesh names one, under the task's own key."""
+    caller.require_every_tenant()
+    if request.idempotency_key != idempotency_key(request.task_id, request.vendor):
+        raise InvalidArgument(
+            FieldViolation("task_id", "is not the task of this idempotency_key; leave it empty")
+        )
+
+
 def _gateway() -> str:
     caller = current_caller()
     caller.require("gateway")
     return caller.name
-
-
-def _request(message: pb.ExecuteRequest) -> CallRequest:
-    return CallRequest(
-        tenant_id=message.tenant_id,
-        idempotency_key=message.idempotency_key,
-        vendor=message.vendor,
-        pool=message.pool,
-        attempt=message.attempt,
-        deadline=wire.micros(message, "deadline"),
-        max_sends=message.max_sends,
-        kind=message.kind,
-        model_id=message.model_id,
-        model_version=message.model_version,
-        task_id=message.task_id,
-        payload_ref=message.payload_ref,
-        payload=message.payload,
-        units=dict(message.units),
-        on_unknown=wire.on_unknown(message.on_unknown) or OnUnknown(),
-    )
 
 
 def _response(outcome: CallOutcome | None) -> pb.ExecuteResponse | None:

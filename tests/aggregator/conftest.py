@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.aggregator.running import Running, serving
 from tests.aggregator.world import World, open_world
 
 
@@ -15,3 +16,9 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     opened = await open_world(tmp_path)
     yield opened
     await opened.store.close()
+
+
+@pytest.fixture
+async def running(world: World) -> AsyncIterator[Running]:
+    async with serving(world) as served:
+        yield served

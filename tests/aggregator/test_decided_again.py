@@ -26,7 +26,7 @@ async def test_a_reviewer_closes_a_case_with_a_decision_of_their_own(world: Worl
     case_id = await in_review(world)
     world.clock.advance(5)
     view = await world.core.resolve_review(
-        case_id, CaseState.REJECTED, 2, "ada", "seen twice", caller="desk"
+        case_id, CaseState.REJECTED, 2, "ada", "seen twice", actor="ada via desk"
     )
     assert (view.state, view.version) == (CaseState.REJECTED, 3)
     first, second = view.decisions
@@ -218,14 +218,3 @@ async def test_a_policys_versions_rise_and_never_change(world: World) -> None:
     assert [(p.policy.version, p.policy.rules[0].reject_at) for p in listed] == [(1, 0.8), (2, 0.3)]
     assert len(await world.core.list_policies()) == 3
     assert await world.core.list_policies("nobody") == []
-
-
-async def test_declared_policies_are_stored_once_and_stored_ones_stay(world: World) -> None:
-    declared = [factories.policy(0.1), factories.policy(0.2, version=2)]
-    for _ in range(2):
-        await world.core.declare_policies(declared)
-    listed = await world.core.list_policies("default")
-    assert [(p.policy.rules[0].reject_at, p.author) for p in listed] == [
-        (0.8, "tests"),
-        (0.2, "settings"),
-    ]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from kernel.lifecycle import CaseState, Mover, State
-from kernel.receipt import ReceiptState
-from kernel.store import receipts
+from kernel.receipt import Disposition, ReceiptState
 from services.aggregator import snapshot, verdicts
 from tests import factories
 from tests.aggregator.world import World
@@ -101,7 +100,7 @@ async def test_a_success_for_a_cancelled_task_is_late_evidence(world: World) -> 
     )
     await world.core.round()
     told = await world.core.apply_receipts([factories.receipt((case_id, 2))])
-    assert told == [receipts.Disposition.LATE]
+    assert told == [Disposition.LATE]
     await world.core.round()
     view = await world.core.get_case(case_id)
     assert view.state is CaseState.CANCELLED

@@ -2,91 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import pytest
-from google.rpc import error_details_pb2  # type: ignore[import-untyped]
-from grpc_status import rpc_status
 
 from kernel.errors import StoreAway
 from kernel.lifecycle import State
-from kernel.runtime.rpc import Authenticator, Caller, open_channel
-from kernel.runtime.settings import Settings
 from mesh.v1 import aggregator_pb2 as pb
 from mesh.v1 import types_pb2 as types
-from mesh.v1.aggregator_pb2_grpc import AggregatorServiceStub
-from services.aggregator.app import AggregatorApp
 from tests import factories
+from tests.aggregator.running import Running, final, refused
 from tests.aggregator.world import World
-
-CALLERS = {
-    "gateway-token": Caller("proxy", None, frozenset({"gateway"})),
-    "desk-token": Caller("desk", frozenset({"acme"}), frozenset({"read", "review"})),
-    "reader-token": Caller("reader", frozenset({"umbrella"}), frozenset({"read"})),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """The app with one stub for each caller."""
-
-    app: AggregatorApp
-    stubs: dict[str, Any]
-
-    @property
-    def desk(self) -> Any:
-        return self.stubs["desk-token"]
-
-
-@pytest.fixture
-async def running(world: World) -> AsyncIterator[Running]:
-    settings = Settings.model_validate(
-        {
-            "aggregator_addr": "127.0.0.1:0",
-            "poll_seconds": 0.05,
-            "policies": {"declared": {"rules": [{"category": "*", "reject_at": 0.5}]}},
-        }
-    )
-    app = AggregatorApp(
-        settings, world.environment, world.store, world.wakeups, Authenticator(CALLERS)
-    )
-    await app.start()
-    channels = {token: open_channel(app.address, token) for token in (*CALLERS, "")}
-    yield Running(
-        app,
-        {token: AggregatorServiceStub(channel) for token, channel in channels.items()},
-    )
-    for channel in channels.values():
-        await channel.close(None)
-    await app.stop()
-
-
-async def refused(call: Any) -> tuple[grpc.StatusCode, Any, set[str]]:
-    """The status code, the ErrorInfo and the fields that BadRequest names."""
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await call
-    failed: Any = error.value
-    status = rpc_status.from_call(failed)
-    assert status is not None
-    info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
-    for detail in status.details:
-        if detail.Is(info.DESCRIPTOR):
-            detail.Unpack(info)
-        if detail.Is(bad.DESCRIPTOR):
-            detail.Unpack(bad)
-    assert info.domain == "sluice"
-    return error.value.code(), info, {violation.field for violation in bad.field_violations}
-
-
-async def final(running: Running, case_id: str) -> Any:
-    """The last case of its watch."""
-    last = None
-    async for answer in running.desk.WatchCase(pb.WatchCaseRequest(case_id=case_id)):
-        last = answer.case
-    return last
 
 
 async def in_review(world: World, running: Running) -> str:
@@ -182,27 +109,6 @@ async def test_every_bad_field_of_a_review_is_named(running: Running) -> None:
     assert fields == {"case_id", "decision", "expected_version", "reviewer", "note"}
 
 
-async def test_a_new_policy_version_is_stored_and_decides_again(
-    world: World, running: Running
-) -> None:
-    case_id = await world.case("text")
-    await world.succeed(case_id, 1, spam=0.6)
-    assert (await final(running, case_id)).state == types.CASE_STATE_APPROVED
-    body = pb.PolicyBody(rules=[pb.PolicyBody.Rule(category="*", reject_at=0.5, review_at=0.0)])
-    put = pb.PutPolicyRequest(policy_id="default", body=body, author="ada")
-    policy = (await running.desk.PutPolicy(put)).policy
-    assert (policy.version, policy.author) == (2, "ada")
-    assert policy.body.rules[0].HasField("review_at")
-    assert policy.body.on_deadline == types.CASE_STATE_IN_REVIEW
-    answer = await running.desk.Redecide(pb.RedecideRequest(case_id=case_id, policy_version=2))
-    assert (answer.changed, answer.case.state) == (True, types.CASE_STATE_REJECTED)
-    assert [d.version for d in answer.case.decisions] == [1, 2]
-    listed = await running.desk.ListPolicies(pb.ListPoliciesRequest(policy_id="default"))
-    assert [p.version for p in listed.policies] == [1, 2]
-    everyone = await running.desk.ListPolicies(pb.ListPoliciesRequest())
-    assert {p.policy_id for p in everyone.policies} == {"declared", "default"}
-
-
 async def test_a_re_decision_is_refused_without_its_version_or_in_the_wrong_state(
     world: World, running: Running
 ) -> None:
@@ -220,51 +126,6 @@ async def test_a_re_decision_is_refused_without_its_version_or_in_the_wrong_stat
     assert (await ask(case_id, 7))[0] is grpc.StatusCode.NOT_FOUND
     assert (await ask("0" * 32, 1))[0] is grpc.StatusCode.NOT_FOUND
     assert (await ask("", 0))[2] == {"case_id", "policy_version"}
-
-
-@pytest.mark.parametrize(
-    ("change", "fields"),
-    [
-        ({"policy_id": ""}, {"policy_id"}),
-        ({"author": ""}, {"author"}),
-        ({"rules": []}, {"body.rules"}),
-        ({"rules": [{"category": "", "reject_at": 0.5}]}, {"body.rules[0].category"}),
-        (
-            {"rules": [{"category": "a"}, {"category": "a"}]},
-            {"body.rules[1].category"},
-        ),
-        ({"rules": [{"category": "a", "reject_at": 1.1}]}, {"body.rules[0].reject_at"}),
-        ({"rules": [{"category": "a", "reject_at": float("nan")}]}, {"body.rules[0].reject_at"}),
-        ({"rules": [{"category": "a", "review_at": -0.1}]}, {"body.rules[0].review_at"}),
-        (
-            {"rules": [{"category": "a", "reject_at": 0.4, "review_at": 0.5}]},
-            {"body.rules[0].review_at"},
-        ),
-        ({"on_deadline": types.CASE_STATE_APPROVED}, {"body.on_deadline"}),
-        ({"on_required_failed": 99}, {"body.on_required_failed"}),
-        ({"policy_id": "", "author": "", "rules": []}, {"policy_id", "author", "body.rules"}),
-    ],
-)
-async def test_a_policy_that_says_nothing_sensible_is_refused(
-    running: Running, change: dict[str, Any], fields: set[str]
-) -> None:
-    given: dict[str, Any] = {
-        "policy_id": "p",
-        "author": "ada",
-        "rules": [{"category": "*", "reject_at": 0.5}],
-        "on_deadline": 0,
-        "on_required_failed": 0,
-    } | change
-    body = pb.PolicyBody(
-        rules=[pb.PolicyBody.Rule(**rule) for rule in given["rules"]],
-        on_deadline=given["on_deadline"],
-        on_required_failed=given["on_required_failed"],
-    )
-    request = pb.PutPolicyRequest(policy_id=given["policy_id"], body=body, author=given["author"])
-    code, _, named = await refused(running.desk.PutPolicy(request))
-    assert (code, named) == (grpc.StatusCode.INVALID_ARGUMENT, fields)
-    listed = await running.desk.ListPolicies(pb.ListPoliciesRequest(policy_id="p"))
-    assert list(listed.policies) == []
 
 
 async def test_ids_that_are_not_there_and_ids_that_are_none(running: Running) -> None:

@@ -61,6 +61,17 @@ async def test_a_watcher_is_woken_by_a_round_and_need_not_wait_for_the_poll(worl
     assert (await waiting).state is CaseState.APPROVED
 
 
+async def test_a_round_that_did_nothing_wakes_no_watcher(world: World) -> None:
+    case_id = await world.case("text")
+    await world.core.round()
+    change = world.core._changes.next()
+    assert await world.core.round() == 0
+    assert not change.is_set()
+    await world.succeed(case_id, 1)
+    assert await world.core.round() > 0
+    assert change.is_set()
+
+
 class SignalledWakeups(InProcessWakeups):
     """Says when somebody waits."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from pathlib import Path
 
@@ -93,6 +92,7 @@ def test_a_client_command_leaves_no_keys_behind(
         ("a.jsonl", b'{"noSuchField": 1}', "a.jsonl:1: is not a content"),
         ("a.bin", b"x", "not a kind that is known"),
         ("a.txt", b"\xff\xfe\x00", "is not UTF-8 text"),
+        ("a.bmp", b"BM", "not a kind that is known"),
     ],
 )
 def test_a_file_that_is_no_content_is_named_and_nothing_is_submitted(
@@ -137,21 +137,13 @@ def test_a_service_that_would_listen_to_strangers_without_callers_does_not_start
     assert "declare callers" in answer.stderr
 
 
-@pytest.mark.usefixtures("nobody")
-def test_doctor_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
-    answer = RUNNER.invoke(app, ["doctor", "--data", str(tmp_path), "--json"])
-    assert answer.exit_code == 1
-    text = answer.output
-    found = {}
-    decoder = json.JSONDecoder()
-    while text.strip():
-        check, end = decoder.raw_decode(text.lstrip())
-        text = text.lstrip()[end:]
-        found[check["name"]] = check
-    assert found["keys.json"]["fine"] is True
-    assert found["mesh database"]["fine"] is False
-    assert found["mesh database"]["advice"] == "sluice db upgrade"
-    assert found["service intake"]["fine"] is False
-    (tmp_path / "keys.json").chmod(0o644)
-    again = RUNNER.invoke(app, ["doctor", "--data", str(tmp_path)])
-    assert "WRONG keys.json: readable by others" in again.output
+@pytest.mark.parametrize("name", ["nope", "file.txt", "empty"])
+def test_judging_what_is_no_folder_of_files_is_explained(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file.txt").write_text("hello")
+    (tmp_path / "empty").mkdir()
+    data = tmp_path / "data"
+    answer = RUNNER.invoke(app, ["judge", str(tmp_path / name), "--data", str(data)])
+    assert (answer.exit_code, type(answer.exception)) == (1, SystemExit)
+    assert str(tmp_path / name) in answer.stderr
+    assert "Nothing was submitted." in answer.stderr
+    assert not data.exists()

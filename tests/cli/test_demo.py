@@ -5,10 +5,14 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from cli import demo
+from cli.main import app
 from cli.outcome import DemoOutcome
 from kernel.environment import Environment
 
@@ -48,9 +52,24 @@ def test_an_outcome_that_breaks_an_invariant_says_which() -> None:
         (DemoOutcome(unknown_met=1, unknown_settled=1, duplicate_executions=1), "duplicates"),
         (DemoOutcome(unknown_met=1, unknown_settled=1, over_limit=1), "limit"),
         (DemoOutcome(unknown_met=2, unknown_settled=1), "not settled"),
-        (DemoOutcome(), "did not strike"),
     ):
         assert any(word in line for line in broken.broken()), broken
+
+
+@pytest.mark.parametrize(("amount", "status"), [(20, 0), (99, 0), (100, 1), (500, 1)])
+def test_a_demo_in_which_no_fault_struck_says_so_and_calls_no_invariant_broken(
+    amount: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def calm(*_: Any) -> demo.DemoRun:
+        return demo.DemoRun(DemoOutcome(contents=amount), [])
+
+    monkeypatch.setattr(demo, "run", calm)
+    report = tmp_path / "demo.json"
+    answer = CliRunner().invoke(app, ["demo", "--contents", str(amount), "--report", str(report)])
+    assert answer.exit_code == status
+    assert "No fault struck" in answer.output
+    assert "invariant" not in answer.output
+    assert report.exists()
 
 
 def test_equal_frames_of_the_demo_are_there_and_the_contents_are_the_same_at_every_run() -> None:

@@ -1,3 +1,5 @@
+"""Receives the pages that are rendered from code; checks that they are what it renders."""
+
 from __future__ import annotations
 
 import runpy

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from kernel.runtime.rpc import Authenticator, open_channel
-from kernel.runtime.settings import PolicySettings, SettingsError
+from kernel.runtime.settings import PolicySettings, RuleSettings, SettingsError
 from kernel.runtime.vault import PayloadGoneError
 from kernel.runtime.wakeups import InProcessWakeups, ready_topic
 from kernel.store import outbox, policies
@@ -52,8 +52,8 @@ def app_of(world: World, **given: Any) -> IntakeApp:
 
 
 async def test_a_started_intake_serves_on_the_port_it_took_and_says_so(world: World) -> None:
+    assert not app_of(world).address.endswith(":0")  # known before the start
     async with serving(world) as app, health_of(app) as watch:
-        assert not app.address.endswith(":0")
         await until(watch, SERVING)
 
 
@@ -112,7 +112,8 @@ async def test_the_relay_wakes_who_waits_for_the_pool_without_any_poll(world: Wo
 
 
 async def test_the_policies_of_the_settings_are_stored_once(world: World) -> None:
-    strict = PolicySettings(version=3, rules=(), on_deadline="FAILED")
+    rules = (RuleSettings(category="*", reject_at=0.2),)
+    strict = PolicySettings(version=3, rules=rules, on_deadline="FAILED")
     declared = {**world.settings.policies, "strict": strict}
     for _ in range(2):
         app = app_of(world, policies=declared)
@@ -127,8 +128,10 @@ async def test_a_policy_version_with_another_body_stops_the_start_and_is_named(
 ) -> None:
     declared = world.settings.policies["default"]
     changed = declared.model_copy(update={"on_deadline": "FAILED"})
+    contradicting = app_of(world, policies={"default": changed})
     with pytest.raises(SettingsError, match=r"policies\.default: version 1 .* raise its version"):
-        await app_of(world, policies={"default": changed}).start()
+        await contradicting.start()
+    await contradicting.stop()
 
     raised = changed.model_copy(update={"version": 2})
     app = app_of(world, policies={"default": raised})
@@ -170,14 +173,13 @@ async def test_a_bus_that_is_away_makes_the_intake_unhealthy_until_it_is_back(
 
 async def test_an_address_that_is_taken_stops_the_start(world: World) -> None:
     async with serving(world) as app:
-        taken = app_of(world, intake_addr=app.address)
         with pytest.raises(RuntimeError):
-            await taken.start()
+            app_of(world, intake_addr=app.address)
 
 
 async def test_without_declared_callers_only_loopback_is_served(world: World) -> None:
     with pytest.raises(ValueError, match="loopback"):
-        await app_of(world, intake_addr="0.0.0.0:0").start()
+        app_of(world, intake_addr="0.0.0.0:0")
 
 
 async def test_reflection_names_the_service(world: World) -> None:

@@ -18,11 +18,12 @@ from kernel.attempt import OnUnknownMode
 from kernel.decision import Policy
 from kernel.environment import MICROS_PER_SECOND
 from kernel.errors import InvalidArgument, RequestMismatch, StoreAway
+from kernel.fairness import Priority
 from kernel.idempotency import idempotency_key
 from kernel.lifecycle import CaseState, State
 from kernel.store import parents, policies
 from kernel.store.transaction import CommitInDoubtError, Store, Tx
-from services.intake.admission import Kind, OnUnknownWish, Part, Priority
+from services.intake.admission import Kind, OnUnknownWish, Part
 from services.intake.core import PAYLOAD_RETENTION_SECONDS, Disposition
 from tests.intake.world import StatementFaults, World, open_world, text_content
 

@@ -61,8 +61,9 @@ def met(
     *,
     fingerprint: dict[str, str] | None = None,
     max_sends: int = 4,
+    granted_sends: int = 0,
 ) -> Met:
-    return meet(row, fingerprint or SAME, attempt, max_sends, verdict, NOW)
+    return meet(row, fingerprint or SAME, attempt, max_sends, verdict, granted_sends)
 
 
 # ---- keys -------------------------------------------------------------------------------
@@ -206,6 +207,17 @@ def test_i12_a_spent_budget_is_exhausted_whatever_the_request_allows(row: Ledger
     smaller = replace(row, sends=2)
     assert met(smaller, 3, Resend.SAFE, max_sends=2).meeting is Meeting.EXHAUSTED
     assert met(smaller, 3, Resend.SAFE, max_sends=3).meeting is Meeting.SEND
+
+
+def test_a_send_that_an_operator_granted_goes_beyond_budget_and_rules_once() -> None:
+    spent = replace(ROW, sends=4)
+    assert resend_verdict(spent, BY_KEY, ONCE, 1, NOW, granted_sends=1) is Resend.MARKED
+    assert met(spent, 3, Resend.MARKED, granted_sends=1).meeting is Meeting.SEND_MARKED
+    used = replace(spent, sends=5, granted_sends=1)
+    assert resend_verdict(used, BY_KEY, ONCE, 1, NOW, granted_sends=1) is Resend.REFUSED
+    assert met(used, 3, Resend.MARKED, granted_sends=1).meeting is Meeting.EXHAUSTED
+    # What is safe by the vendor's means needs no grant and no mark.
+    assert resend_verdict(spent, DEDUPE, ONCE, 1, NOW, granted_sends=1) is Resend.SAFE
 
 
 def test_i12_a_replay_costs_nothing_and_is_given_even_when_the_budget_is_spent() -> None:

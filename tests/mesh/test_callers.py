@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -99,3 +100,64 @@ async def test_a_mesh_with_declared_callers_judges_and_keeps_strangers_out(tmp_p
             )
     finally:
         await simulator.stop()
+
+
+async def _refused(call: Any) -> grpc.StatusCode:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await call
+    code = refused.value.code()
+    assert isinstance(code, grpc.StatusCode)
+    return code
+
+
+async def test_a_gateway_caller_of_some_tenants_cannot_touch_the_tasks_of_the_mesh(
+    tmp_path: Path,
+) -> None:
+    environment = Environment()
+    workspace = open_workspace(tmp_path)
+    tokens = {"B": "example-b-token", "MESH": "example-mesh-token"}
+
+    def secrets(reference: str) -> str | None:
+        kind, _, name = reference.partition(":")
+        return tokens.get(name) if kind == "env" else workspace.secret(reference)
+
+    settings = load_settings(
+        workspace,
+        None,
+        callers={
+            "b": {"token": "env:B", "tenants": ["beta"], "roles": ["gateway"]},
+            "mesh": {"token": "env:MESH", "roles": ["gateway"]},
+        },
+        service_token="env:MESH",
+        **FREE_PORTS,
+        **default_vendors("http://127.0.0.1:9"),
+    )
+    processes.upgrade(settings, environment)
+    receipts = aggregator_pb2.ApplyReceiptsRequest(
+        receipts=[aggregator_pb2.Receipt(receipt_id="r1", task_id=f"{'0' * 32}.1")]
+    )
+    execute = vendor_proxy_pb2.ExecuteRequest(
+        tenant_id="beta",
+        idempotency_key="k-1",
+        task_id=f"{'0' * 32}.1",
+        attempt=1,
+        vendor="textguard",
+        pool="text",
+        payload=b"x",
+        max_sends=1,
+        kind="TEXT",
+    )
+    execute.deadline.FromMicroseconds(environment.clock.now_micros() + 60_000_000)
+    async with (
+        processes.run(settings, secrets, environment) as running,
+        open_channel(running.aggregator, tokens["B"]) as to_aggregator,
+        open_channel(running.vendor_proxy, tokens["B"]) as to_proxy,
+        open_channel(running.vendor_proxy, tokens["MESH"]) as mesh_at_proxy,
+    ):
+        told = AggregatorServiceStub(to_aggregator).ApplyReceipts(receipts)
+        assert await _refused(told) is grpc.StatusCode.PERMISSION_DENIED
+        call = VendorProxyServiceStub(to_proxy).Execute(execute)
+        assert await _refused(call) is grpc.StatusCode.PERMISSION_DENIED
+        # Nor does the mesh itself name a task under a key that is not the task's.
+        wrong_key = VendorProxyServiceStub(mesh_at_proxy).Execute(execute)
+        assert await _refused(wrong_key) is grpc.StatusCode.INVALID_ARGUMENT

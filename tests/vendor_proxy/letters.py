@@ -1,4 +1,4 @@
-"""Receives a receipt's fields; hands tests its raw bytes and its signed headers."""
+"""Receives a receipt's fields; hands tests its raw bytes, its signed headers, and its telling."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from typing import Any
 import orjson
 from standardwebhooks import Webhook
 
-from tests.vendor_proxy.world import SECRET, World
+from kernel.attempt import Outcome
+from kernel.idempotency import Capabilities
+from services.vendor_proxy.core import ProxyCore
+from tests.vendor_proxy.scripted_vendor import http, raw_vendor
+from tests.vendor_proxy.world import CALLER, SECRET, VENDOR, World
 
+ABLE = Capabilities(receipts=True)
+ACCEPTED = '{"external_id":"x1","state":"ACCEPTED"}'
+SUCCESS = {"status": "succeeded"}
+FAILURE = {"status": "failed", "result": None, "cost_micros": None}
+PROGRESS = {"status": "processing", "result": None, "cost_micros": None}
 AT = "2027-01-15T08:00:00Z"
 
 
@@ -40,3 +49,17 @@ def signed(world: World, body: bytes, *, at: int | None = None, **how: str) -> d
             event_id, stamp, body.decode()
         ),
     }
+
+
+async def told(world: World, core: ProxyCore, **fields: Any) -> bool:
+    """Tell a core a genuine receipt; whether it was a new one."""
+    body = body_of(**fields)
+    return await core.ingest_receipt(VENDOR, signed(world, body), body)
+
+
+async def accepted_call(world: World) -> ProxyCore:
+    """A core whose call k1 was accepted as x1."""
+    async with raw_vendor(http(202, ACCEPTED)) as vendor:
+        core = await world.core(world.profile(ABLE, endpoint=vendor.endpoint, counts="jobs"))
+        assert (await core.execute(CALLER, world.request())).outcome is Outcome.ACCEPTED
+    return core

@@ -91,7 +91,7 @@ async def test_case_1_04_b_a_crash_after_the_vendor_executed_is_settled_by_a_que
     assert await world.executions() == 1
 
 
-async def test_a_dead_owners_open_rows_are_adopted_as_unknown(world: World) -> None:
+async def test_a_dead_owners_open_rows_are_taken_over_as_unknown(world: World) -> None:
     await world.control(script=[{"when": {"key": "k1"}, "do": "hang"}])
     first = await world.gateway()
     call = asyncio.create_task(first.core.execute(CALLER, world.request()))
@@ -237,7 +237,7 @@ async def test_an_outcome_waits_for_the_store_and_its_permit_with_it(world: Worl
 
 
 async def test_a_late_settle_of_a_lost_owner_is_kept_as_evidence(world: World) -> None:
-    """A replica that could not renew is adopted by another; its answer still comes in."""
+    """A replica that could not renew is taken over by another; its answer still comes in."""
     await world.control(latency_ms=30_000)
     store = FlakyStore(str(world.store.url), world.clock)
     patient = world.profile(client_timeout_seconds=60.0, max_execution_seconds=60.0)

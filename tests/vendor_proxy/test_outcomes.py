@@ -111,11 +111,15 @@ async def test_a_4xx_with_a_vendors_code_is_rejected_for_good(world: World, stat
     )
 
 
-@pytest.mark.parametrize(("status", "code"), [(409, "busy"), (425, "too_early")])
-async def test_a_4xx_is_retryable_where_the_profile_says_so(
+@pytest.mark.parametrize(
+    ("status", "code"), [(409, "busy"), (425, "too_early"), (409, "BUSY"), (400, "oddcase")]
+)
+async def test_a_4xx_is_retryable_where_the_profile_says_so_in_whatever_case(
     world: World, status: int, code: str
 ) -> None:
-    outcome = await outcome_of(world, http(status, f'{{"error":{{"code":"{code}"}}}}'))
+    codes = frozenset({"busy", "Too_Early", "OddCase"})
+    answer = http(status, f'{{"error":{{"code":"{code}"}}}}')
+    outcome = await outcome_of(world, answer, retryable_codes=codes)
     assert (outcome.outcome, outcome.retryable) == (Outcome.REJECTED, True)
 
 

@@ -175,7 +175,7 @@ async def test_i4_after_a_restart_the_calls_of_the_dead_count_until_the_vendor_h
     assert core.list_limits()[0].quarantined == 0
 
 
-async def test_i4_a_second_restart_still_counts_what_was_adopted_in_doubt(world: World) -> None:
+async def test_i4_a_second_restart_still_counts_what_was_taken_over_in_doubt(world: World) -> None:
     await world.control(latency_ms=90_000)
     first = await world.gateway(world.profile(NEITHER))
     call = asyncio.create_task(first.core.execute(CALLER, world.request()))
@@ -191,7 +191,7 @@ async def test_i4_a_second_restart_still_counts_what_was_adopted_in_doubt(world:
 
 async def test_a_jobs_permit_is_held_until_its_receipt_or_its_longest_time(world: World) -> None:
     await world.control(capabilities={"async": True, "query_by_id": True}, latency_ms=5_000)
-    able = Capabilities(query_by_id=True, asynchronous=True)
+    able = Capabilities(query_by_id=True)
     core = await world.core(world.profile(able, counts="jobs"), concurrency=1)
     accepted = await core.execute(CALLER, world.request())
     assert accepted.outcome is Outcome.ACCEPTED
@@ -212,7 +212,7 @@ async def test_a_vendor_that_counts_requests_gets_its_permit_back_when_it_accept
     await world.control(
         capabilities={"async": True, "query_by_id": True}, counts="requests", latency_ms=5_000
     )
-    able = Capabilities(query_by_id=True, asynchronous=True)
+    able = Capabilities(query_by_id=True)
     core = await world.core(world.profile(able), concurrency=1)
     for key in ("k1", "k2"):
         assert (await core.execute(CALLER, world.request(key))).outcome is Outcome.ACCEPTED

@@ -1,4 +1,4 @@
-"""Receives calls in doubt; shows what a status query, a fence and a cancel make of each."""
+"""Receives calls in doubt; shows what a status query makes of each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from kernel.attempt import (
-    FenceAnswer,
     OnUnknown,
     OnUnknownMode,
     Outcome,
@@ -16,7 +15,6 @@ from kernel.attempt import (
 )
 from kernel.errors import NotFound
 from kernel.idempotency import CallState, Capabilities
-from services.vendor_proxy.adapters import CancelAnswer
 from tests.vendor_proxy.scripted_vendor import close, http, raw_vendor, silence
 from tests.vendor_proxy.world import CALLER, VENDOR, World, with_able
 
@@ -103,7 +101,7 @@ async def test_a_vendor_that_is_asked_by_its_own_id_only_cannot_tell_without_it(
 
 async def test_a_job_is_followed_by_the_vendors_id(world: World) -> None:
     await world.control(capabilities={"async": True, "query_by_id": True}, latency_ms=1_000)
-    core = await world.core(world.profile(Capabilities(query_by_id=True, asynchronous=True)))
+    core = await world.core(world.profile(Capabilities(query_by_id=True)))
     accepted = await core.execute(CALLER, world.request())
     running = await core.query_status(CALLER, "k1", VENDOR)
     assert running.answer is QueryAnswer.RUNNING
@@ -124,7 +122,7 @@ async def test_a_failed_execution_is_settled_as_rejected(world: World) -> None:
         capabilities={"async": True, "query_by_key": True},
         script=[{"when": {"nth": 1}, "do": "fail"}],
     )
-    core = await world.core(world.profile(Capabilities(query_by_key=True, asynchronous=True)))
+    core = await world.core(world.profile(Capabilities(query_by_key=True)))
     await core.execute(CALLER, world.request())
 
     async def settled() -> bool:
@@ -144,6 +142,20 @@ async def test_a_query_that_fails_is_too_early_and_says_when_to_come_back(world:
         assert all(each.retry_after_seconds > 0 for each in answers)
         assert answers[1].retry_after_seconds >= 9.0
         assert (await world.row(core)).ledger.state is CallState.UNKNOWN
+
+
+@pytest.mark.parametrize("error", ['"busy"', "[]", "7", "null", '{"code":["not_found"]}'])
+async def test_an_error_body_of_another_form_breaks_neither_a_call_nor_a_query(
+    world: World, error: str
+) -> None:
+    odd = '{"error":' + error + "}"
+    async with raw_vendor(http(400, odd), http(404, odd), http(400, odd)) as vendor:
+        core = await world.core(world.profile(endpoint=vendor.endpoint))
+        outcome = await core.execute(CALLER, world.request())
+        assert (outcome.outcome, outcome.reason) == (Outcome.UNKNOWN, "HTTP_400")
+        for _ in range(2):
+            answer = await core.query_status(CALLER, "k1", VENDOR)
+            assert (answer.answer, answer.reason) == (QueryAnswer.CANNOT_TELL, "QUERY_REFUSED")
 
 
 async def test_a_vendor_that_never_answers_a_query_does_not_hold_it(world: World) -> None:
@@ -250,68 +262,6 @@ async def test_the_window_is_judged_again_after_a_resend_that_did_nothing(world:
     third = await core.execute(CALLER, world.request(attempt=3))
     assert (third.outcome, third.replayed) == (Outcome.UNKNOWN, True)
     assert await world.requests() == 2
-
-
-async def test_a_fence_makes_a_late_execute_stale_and_lets_the_next_attempt_send(
-    world: World,
-) -> None:
-    core = await world.core()
-    assert await core.fence(CALLER, "k1", VENDOR, 1) == (FenceAnswer.NEVER_BEGUN, None)
-    assert (await core.execute(CALLER, world.request())).outcome is Outcome.STALE_ATTEMPT
-    assert await world.requests() == 0
-    never = await core.query_status(CALLER, "k1", VENDOR)
-    assert (never.answer, never.reason) == (QueryAnswer.NOT_FOUND, "NEVER_BEGUN")
-    assert (await core.execute(CALLER, world.request(attempt=2))).outcome is Outcome.COMPLETED
-    answer, settled = await core.fence(CALLER, "k1", VENDOR, 2)
-    assert (answer, settled and settled.outcome) == (FenceAnswer.SETTLED, Outcome.COMPLETED)
-
-
-async def test_a_fence_says_what_stands_and_never_lowers_itself(world: World) -> None:
-    await world.control(script=[{"when": {"nth": 1}, "do": "hang"}])
-    core = await world.core()
-    call = asyncio.create_task(core.execute(CALLER, world.request(attempt=2)))
-    await world.until_executed()
-    assert (await core.fence(CALLER, "k1", VENDOR, 3))[0] is FenceAnswer.IN_PROGRESS
-    assert (await core.fence(CALLER, "k1", VENDOR, 1))[0] is FenceAnswer.IN_PROGRESS
-    world.clock.advance(2.0)
-    await call
-    assert (await core.fence(CALLER, "k1", VENDOR, 2))[0] is FenceAnswer.UNKNOWN
-    assert (await world.row(core)).ledger.fenced_attempt == 3
-    assert (await core.execute(CALLER, world.request(attempt=3))).outcome is Outcome.STALE_ATTEMPT
-
-
-async def test_a_fence_closes_an_attempt_that_stands_between_permit_and_begin(
-    world: World,
-) -> None:
-    core = await world.core()
-    fence = asyncio.create_task(core.fence(CALLER, "k1", VENDOR, 1))
-    await asyncio.sleep(0)
-    call = asyncio.create_task(core.execute(CALLER, world.request()))
-    assert (await fence)[0] is FenceAnswer.NEVER_BEGUN
-    assert (await call).outcome is Outcome.STALE_ATTEMPT
-    assert await world.requests() == 0
-
-
-async def test_a_vendors_yes_to_a_cancel_settles_the_call(world: World) -> None:
-    await world.control(
-        capabilities={"async": True, "cancel": True, "query_by_id": True}, latency_ms=9_000
-    )
-    able = Capabilities(asynchronous=True, cancel=True, query_by_id=True)
-    core = await world.core(world.profile(able, counts="jobs"), concurrency=1)
-    await core.execute(CALLER, world.request())
-    assert await core.cancel_call(CALLER, "k1", VENDOR) is CancelAnswer.CANCELLED
-    row = await world.row(core)
-    assert row.outcome is not None
-    assert (row.outcome.outcome, row.outcome.reason) == (Outcome.REJECTED, "CANCELLED")
-    assert core.list_limits()[0].quarantined == 0
-    assert await core.cancel_call(CALLER, "k1", VENDOR) is CancelAnswer.TOO_LATE
-
-
-async def test_a_vendor_that_cannot_cancel_cannot_tell(world: World) -> None:
-    await world.control(capabilities={"async": True})
-    core = await world.core(world.profile(Capabilities(asynchronous=True)))
-    await core.execute(CALLER, world.request())
-    assert await core.cancel_call(CALLER, "k1", VENDOR) is CancelAnswer.CANNOT_TELL
 
 
 async def test_a_key_that_the_ledger_never_saw_is_not_found(world: World) -> None:

@@ -10,29 +10,17 @@ import pytest
 
 from kernel.attempt import FenceAnswer, OnUnknown, OnUnknownMode, Outcome, QueryAnswer
 from kernel.idempotency import CallState, Capabilities
-from services.vendor_proxy.core import ProxyCore
-from tests.vendor_proxy.letters import body_of, signed
+from tests.vendor_proxy.letters import (
+    ABLE,
+    ACCEPTED,
+    FAILURE,
+    PROGRESS,
+    SUCCESS,
+    accepted_call,
+    told,
+)
 from tests.vendor_proxy.scripted_vendor import http, raw_vendor
 from tests.vendor_proxy.world import CALLER, VENDOR, World
-
-ABLE = Capabilities(receipts=True, asynchronous=True)
-ACCEPTED = '{"external_id":"x1","state":"ACCEPTED"}'
-SUCCESS = {"status": "succeeded"}
-FAILURE = {"status": "failed", "result": None, "cost_micros": None}
-PROGRESS = {"status": "processing", "result": None, "cost_micros": None}
-
-
-async def told(world: World, core: ProxyCore, **fields: Any) -> bool:
-    body = body_of(**fields)
-    return await core.ingest_receipt(VENDOR, signed(world, body), body)
-
-
-async def accepted_call(world: World) -> ProxyCore:
-    """A core whose call k1 was accepted as x1."""
-    async with raw_vendor(http(202, ACCEPTED)) as vendor:
-        core = await world.core(world.profile(ABLE, endpoint=vendor.endpoint, counts="jobs"))
-        assert (await core.execute(CALLER, world.request())).outcome is Outcome.ACCEPTED
-    return core
 
 
 async def test_a_receipt_settles_an_accepted_call_frees_its_permit_and_goes_to_the_mesh(
@@ -83,6 +71,31 @@ async def test_case_5_02_a_receipt_before_the_reply_is_kept_and_settles_once(wor
     assert core.list_limits()[0].in_flight == 0
 
 
+async def test_i4_a_receipt_that_says_the_same_as_the_reply_leaves_no_permit_behind(
+    world: World,
+) -> None:
+    done = '{"external_id":"x1","state":"SUCCEEDED","result":{"scores":{"hate":0.25}}}'
+    answered = asyncio.Event()
+
+    async def play(writer: asyncio.StreamWriter) -> None:
+        await answered.wait()
+        await http(200, done)(writer)
+
+    async with raw_vendor(play) as vendor:
+        profile = world.profile(Capabilities(receipts=True), endpoint=vendor.endpoint)
+        core = await world.core(profile, concurrency=1)
+        call = asyncio.create_task(core.execute(CALLER, world.request()))
+        await vendor.arrived.wait()
+        assert await told(world, core)
+        answered.set()
+        outcome = await call
+    assert (outcome.outcome, outcome.cost_micros) == (Outcome.COMPLETED, 55)
+    assert (await world.row(core)).occupied_until is None
+    await world.gateways[0].drop()
+    restarted = await world.core(profile, concurrency=1)
+    assert restarted.list_limits()[0].quarantined == 0
+
+
 async def test_case_5_02_a_receipt_by_the_vendors_id_alone_waits_for_the_reply(
     world: World,
 ) -> None:
@@ -95,7 +108,7 @@ async def test_case_5_02_a_receipt_by_the_vendors_id_alone_waits_for_the_reply(
     assert not world.sink.told  # an orphan: nobody knows yet whose it is
     world.clock.advance(1.0)
     assert (await call).outcome is Outcome.COMPLETED
-    core._forwarder.wake()
+    # Time stands still: the mesh is told at once, not at the forwarder's next look.
     await world.sink.until(lambda sink: bool(sink.told))
     assert world.sink.told[0].idempotency_key == "k1"
 
@@ -155,6 +168,7 @@ async def test_a_receipt_of_before_the_call_replays_it_instead_of_sending(world:
     assert (outcome.outcome, outcome.replayed) == (Outcome.COMPLETED, True)
     assert await world.requests() == 0
     assert core.list_limits()[0].in_flight == 0
+    await world.sink.until(lambda sink: bool(sink.told))
 
 
 async def test_case_5_04_the_same_fact_under_other_event_ids_is_one_receipt(world: World) -> None:
@@ -199,13 +213,21 @@ async def test_case_5_09_every_status_is_stored_and_an_unmapped_one_moves_nothin
     }
     async with raw_vendor(http(202, ACCEPTED)) as vendor:
         core = await world.core(
-            world.profile(ABLE, endpoint=vendor.endpoint, status_map=words, status_map_version=7)
+            world.profile(
+                ABLE,
+                endpoint=vendor.endpoint,
+                status_map=words,
+                status_map_version=7,
+                status_map_reviewer="ada",
+            )
         )
         await core.execute(CALLER, world.request())
     assert await told(world, core, status=status)
     with world.store.engine.connect() as connection:
-        row = connection.exec_driver_sql("select state, status_map_version from raw_receipts").one()
-    assert tuple(row) == (state, 7)
+        row = connection.exec_driver_sql(
+            "select state, status_map_version, status_map_reviewer from raw_receipts"
+        ).one()
+    assert tuple(row) == (state, 7, "ada")
     assert core.receipt_counts.unknown_status == int(state == "UNMAPPED")
     call = await world.row(core)
     assert call.outcome is not None
@@ -258,37 +280,3 @@ async def test_a_forged_receipt_of_a_real_vendor_changes_nothing(world: World) -
     await world.sink.until(lambda sink: any(each.state == "SUCCEEDED" for each in sink.told))
     assert core.receipt_counts.rejected == 1
     assert not any(each.state == "FAILED" for each in world.sink.told)
-
-
-async def test_the_mesh_is_told_until_it_acknowledges(world: World) -> None:
-    world.sink.refusals = 2
-    core = await accepted_call(world)
-    assert await told(world, core)
-    await world.sink.until(lambda sink: sink.calls == 1)
-    for calls in (2, 3):
-        await world.clock.sleeping(2)  # the renewal, and the wait for what is put off
-        world.clock.advance(2.0)
-        await world.sink.until(lambda sink, calls=calls: sink.calls >= calls)  # type: ignore[misc]
-    assert len(world.sink.told) == 1
-
-
-async def test_a_receipt_that_was_not_told_before_a_crash_is_told_after_it(world: World) -> None:
-    world.sink.refusals = 1
-    core = await accepted_call(world)
-    assert await told(world, core)
-    await world.sink.until(lambda sink: sink.calls == 1)
-    await world.gateways[0].drop()
-    await world.core(world.profile(ABLE))
-    await world.clock.sleeping(2)  # the renewal, and the receipts' wait for what is put off
-    world.clock.advance(1.0)
-    await world.sink.until(lambda sink: bool(sink.told))
-
-
-async def test_a_direct_callers_receipts_stay_here(world: World) -> None:
-    async with raw_vendor(http(202, ACCEPTED)) as vendor:
-        core = await world.core(world.profile(ABLE, endpoint=vendor.endpoint))
-        await core.execute(CALLER, world.request(task_id=""))
-    assert await told(world, core)
-    with world.store.engine.connect() as connection:
-        forward = connection.exec_driver_sql("select forward from raw_receipts").scalar_one()
-    assert (forward, world.sink.calls) == ("NONE", 0)

@@ -21,7 +21,7 @@ from kernel.store.proxy_schema import PROXY
 from kernel.store.raw_receipts import StoredReceipt
 from kernel.store.transaction import Store
 from kernel.vendor import PoolProfile, VendorProfile
-from services.vendor_proxy.app import Gateway
+from services.vendor_proxy.app import ProxyParts
 from services.vendor_proxy.core import ProxyCore
 from tests.manual_clock import ManualClock
 from vendors.simulator.app import RunningSimulator, serve
@@ -101,7 +101,7 @@ class World:
     simulator: RunningSimulator
     session: aiohttp.ClientSession
     secrets: dict[str, str] = field(default_factory=lambda: {"env:RECEIPTS": SECRET})
-    gateways: list[Gateway] = field(default_factory=list)
+    gateways: list[ProxyParts] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -132,10 +132,10 @@ class World:
         profile: VendorProfile | None = None,
         concurrency: int = 4,
         store: Store | None = None,
-    ) -> Gateway:
+    ) -> ProxyParts:
         """Start one more gateway on the same database."""
         profile = profile or self.profile()
-        gateway = Gateway(
+        gateway = ProxyParts(
             store=store or self.store,
             environment=self.environment,
             vault=self.vault,

@@ -112,7 +112,7 @@ class _PriorityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Priority.Val
     PRIORITY_BULK: _Priority.ValueType  # 3
 
 class Priority(_Priority, metaclass=_PriorityEnumTypeWrapper):
-    """Order of service within a pool. Each class has a reserved share of permits."""
+    """Order of service within a pool: a class is served when those before it are empty."""
 
 PRIORITY_UNSPECIFIED: Priority.ValueType  # 0
 PRIORITY_CRITICAL: Priority.ValueType  # 1

@@ -94,6 +94,7 @@ class ExecuteRequest(_message.Message):
     MODEL_ID_FIELD_NUMBER: _builtins.int
     MODEL_VERSION_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
+    GRANTED_SENDS_FIELD_NUMBER: _builtins.int
     caller: _builtins.str
     """Who calls; must be the authenticated caller, empty means that caller."""
     tenant_id: _builtins.str
@@ -111,6 +112,8 @@ class ExecuteRequest(_message.Message):
     model_version: _builtins.str
     kind: _builtins.str
     """The kind of input: TEXT, IMAGE, VIDEO, IMAGE_URI, VIDEO_URI."""
+    granted_sends: _builtins.int
+    """Sends that an operator granted beyond the rules, over all attempts; each is marked."""
     @_builtins.property
     def units(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """What the call will use, in the vendor's units, for instance frames or tokens."""
@@ -138,10 +141,11 @@ class ExecuteRequest(_message.Message):
         model_id: _builtins.str = ...,
         model_version: _builtins.str = ...,
         kind: _builtins.str = ...,
+        granted_sends: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "input", b"input", "on_unknown", b"on_unknown", "payload", b"payload", "payload_ref", b"payload_ref"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "caller", b"caller", "deadline", b"deadline", "idempotency_key", b"idempotency_key", "input", b"input", "kind", b"kind", "max_sends", b"max_sends", "model_id", b"model_id", "model_version", b"model_version", "on_unknown", b"on_unknown", "payload", b"payload", "payload_ref", b"payload_ref", "pool", b"pool", "task_id", b"task_id", "tenant_id", b"tenant_id", "units", b"units", "vendor", b"vendor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "caller", b"caller", "deadline", b"deadline", "granted_sends", b"granted_sends", "idempotency_key", b"idempotency_key", "input", b"input", "kind", b"kind", "max_sends", b"max_sends", "model_id", b"model_id", "model_version", b"model_version", "on_unknown", b"on_unknown", "payload", b"payload", "payload_ref", b"payload_ref", "pool", b"pool", "task_id", b"task_id", "tenant_id", b"tenant_id", "units", b"units", "vendor", b"vendor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["payload_ref", "payload"]  # noqa: Y015
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
@@ -166,6 +170,7 @@ class ExecuteResponse(_message.Message):
     POSSIBLE_DUPLICATES_FIELD_NUMBER: _builtins.int
     FIELD_FIELD_NUMBER: _builtins.int
     RECEIPT_DUE_SECONDS_FIELD_NUMBER: _builtins.int
+    SETTLES_KEY_FIELD_NUMBER: _builtins.int
     outcome: Global___Outcome.ValueType
     reason: _builtins.str
     """UPPER_SNAKE."""
@@ -185,6 +190,8 @@ class ExecuteResponse(_message.Message):
     """The field that differs, with REQUEST_MISMATCH."""
     receipt_due_seconds: _builtins.float
     """The longest wait for a receipt after ACCEPTED, in seconds."""
+    settles_key: _builtins.bool
+    """By the ledger nothing of this key is in doubt any more."""
     @_builtins.property
     def result(self) -> _types_pb2.ModelResult: ...
     def __init__(
@@ -203,10 +210,11 @@ class ExecuteResponse(_message.Message):
         possible_duplicates: _builtins.int = ...,
         field: _builtins.str = ...,
         receipt_due_seconds: _builtins.float = ...,
+        settles_key: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_retry_after_seconds", b"_retry_after_seconds", "result", b"result", "retry_after_seconds", b"retry_after_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_retry_after_seconds", b"_retry_after_seconds", "cost_micros", b"cost_micros", "external_id", b"external_id", "field", b"field", "outcome", b"outcome", "possible_duplicate", b"possible_duplicate", "possible_duplicates", b"possible_duplicates", "reason", b"reason", "receipt_due_seconds", b"receipt_due_seconds", "replayed", b"replayed", "result", b"result", "retry_after_seconds", b"retry_after_seconds", "retryable", b"retryable", "sends", b"sends"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_retry_after_seconds", b"_retry_after_seconds", "cost_micros", b"cost_micros", "external_id", b"external_id", "field", b"field", "outcome", b"outcome", "possible_duplicate", b"possible_duplicate", "possible_duplicates", b"possible_duplicates", "reason", b"reason", "receipt_due_seconds", b"receipt_due_seconds", "replayed", b"replayed", "result", b"result", "retry_after_seconds", b"retry_after_seconds", "retryable", b"retryable", "sends", b"sends", "settles_key", b"settles_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__retry_after_seconds: _TypeAlias = _typing.Literal["retry_after_seconds"]  # noqa: Y015
     _WhichOneofArgType__retry_after_seconds: _TypeAlias = _typing.Literal["_retry_after_seconds", b"_retry_after_seconds"]  # noqa: Y015

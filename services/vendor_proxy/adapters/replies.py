@@ -21,6 +21,8 @@ from services.vendor_proxy.adapters.http import Http, HttpReply, InDoubtError
 Secrets = Callable[[str], str | None]  # a reference such as env:NAME to the secret behind it
 
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+_CATEGORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _./:-]{0,63}")
+_MOST_CATEGORIES = 256
 _NAME_BYTES = 128
 # The request's time ran out on the way; nothing says whether it was executed.
 _TIMED_OUT = frozenset({408, 499})
@@ -33,6 +35,12 @@ def json_object(body: bytes) -> dict[str, Any] | None:
     except orjson.JSONDecodeError:
         return None
     return parsed if isinstance(parsed, dict) else None
+
+
+def error_of(fields: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The `error` object of an answer, empty where there is none or it has another form."""
+    error = (fields or {}).get("error")
+    return error if isinstance(error, dict) else {}
 
 
 def name_of(value: object) -> str:
@@ -50,13 +58,17 @@ def code_of(value: object, otherwise: str = "") -> str:
 
 
 def scores_of(value: object) -> dict[str, float] | None:
-    """Category scores in [0, 1], None when anything else is among them."""
-    if not isinstance(value, Mapping) or not value:
+    """Category scores in [0, 1], None when anything else is among them.
+
+    A category is a short word and there are few: what a vendor echoes is not kept in plain.
+    """
+    if not isinstance(value, Mapping) or not 0 < len(value) <= _MOST_CATEGORIES:
         return None
     scores = {}
     for name, score in value.items():
         number = isinstance(score, int | float) and not isinstance(score, bool)
-        if not isinstance(name, str) or not number or not 0 <= score <= 1:
+        word = isinstance(name, str) and _CATEGORY.fullmatch(name)
+        if not word or not number or not 0 <= score <= 1:
             return None
         scores[name] = float(score)
     return scores
@@ -78,14 +90,13 @@ def not_a_success(reply: HttpReply, profile: VendorProfile, now: int) -> CallOut
             Outcome.THROTTLED, f"HTTP_{status}", retryable=True, retry_after_seconds=retry_after
         )
     if 400 <= status < 500 and status not in _TIMED_OUT:
-        error = (json_object(reply.body) or {}).get("error")
-        if isinstance(error, dict):
-            code = code_of(error.get("code")) or code_of(error.get("type"))
-            if code:
-                retryable = code.lower() in profile.retryable_codes
-                return CallOutcome(
-                    Outcome.REJECTED, code, retryable=retryable, retry_after_seconds=retry_after
-                )
+        error = error_of(json_object(reply.body))
+        code = code_of(error.get("code")) or code_of(error.get("type"))
+        if code:
+            retryable = code.lower() in {each.lower() for each in profile.retryable_codes}
+            return CallOutcome(
+                Outcome.REJECTED, code, retryable=retryable, retry_after_seconds=retry_after
+            )
     return CallOutcome(Outcome.UNKNOWN, f"HTTP_{status}")
 
 

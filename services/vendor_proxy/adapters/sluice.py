@@ -35,6 +35,7 @@ from services.vendor_proxy.adapters.replies import (
     Secrets,
     code_of,
     cost_of,
+    error_of,
     json_object,
     name_of,
     not_a_success,
@@ -127,7 +128,7 @@ class SluiceAdapter:
             return VendorAnswer(VendorState.ERROR)
         if reply.status == 200:
             return self._shown(json_object(reply.body) or {})
-        code = ((json_object(reply.body) or {}).get("error") or {}).get("code")
+        code = error_of(json_object(reply.body)).get("code")
         if reply.status == 404 and code == "not_found":
             return VendorAnswer(VendorState.NOT_FOUND)
         if reply.status == 429 or reply.status >= 500:
@@ -149,7 +150,6 @@ class SluiceAdapter:
         """Read the fields of a receipt."""
         fields = json_object(body) or {}
         result = fields.get("result")
-        error = fields.get("error")
         status = fields.get("status")
         return ParsedReceipt(
             event_id=name_of(fields.get("event_id")),
@@ -159,13 +159,12 @@ class SluiceAdapter:
             occurred_at=_micros(fields.get("occurred_at")),
             scores=scores_of(result.get("scores")) if isinstance(result, dict) else None,
             cost_micros=cost_of(fields.get("cost_micros")),
-            reason=code_of(error.get("code")) if isinstance(error, dict) else "",
+            reason=code_of(error_of(fields).get("code")),
         )
 
     def _ended(self, fields: Mapping[str, Any], external_id: str) -> CallOutcome | None:
         """The outcome of a call that has ended, None while it runs or cannot be read."""
-        error = fields.get("error")
-        code = code_of(error.get("code")) if isinstance(error, dict) else ""
+        code = code_of(error_of(fields).get("code"))
         match fields.get("state"):
             case "SUCCEEDED":
                 result = fields.get("result")

@@ -70,16 +70,16 @@ def upgrade() -> None:
         sa.Column(
             "evidence",
             sa.Text()
-            .with_variant(mysql.LONGTEXT(), "mariadb")
-            .with_variant(mysql.LONGTEXT(), "mysql"),
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mariadb")
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql"),
             nullable=False,
         ),
         sa.Column("decided_by", kernel.store.dialect.Key(128), nullable=False),
         sa.Column(
             "note",
             sa.Text()
-            .with_variant(mysql.LONGTEXT(), "mariadb")
-            .with_variant(mysql.LONGTEXT(), "mysql"),
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mariadb")
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql"),
             nullable=False,
         ),
         sa.Column(
@@ -96,8 +96,8 @@ def upgrade() -> None:
         sa.Column(
             "scores",
             sa.Text()
-            .with_variant(mysql.LONGTEXT(), "mariadb")
-            .with_variant(mysql.LONGTEXT(), "mysql"),
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mariadb")
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql"),
             nullable=True,
         ),
         sa.Column(
@@ -121,8 +121,8 @@ def upgrade() -> None:
         sa.Column(
             "note",
             sa.Text()
-            .with_variant(mysql.LONGTEXT(), "mariadb")
-            .with_variant(mysql.LONGTEXT(), "mysql"),
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mariadb")
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql"),
             nullable=False,
         ),
         sa.Column("at", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -144,8 +144,8 @@ def upgrade() -> None:
         sa.Column(
             "body",
             sa.Text()
-            .with_variant(mysql.LONGTEXT(), "mariadb")
-            .with_variant(mysql.LONGTEXT(), "mysql"),
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mariadb")
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql"),
             nullable=False,
         ),
         sa.Column(
@@ -170,8 +170,8 @@ def upgrade() -> None:
         sa.Column(
             "fingerprint",
             sa.Text()
-            .with_variant(mysql.LONGTEXT(), "mariadb")
-            .with_variant(mysql.LONGTEXT(), "mysql"),
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mariadb")
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql"),
             nullable=False,
         ),
         sa.Column("state", kernel.store.dialect.Key(32), nullable=False),
@@ -182,8 +182,8 @@ def upgrade() -> None:
         sa.Column(
             "labels",
             sa.Text()
-            .with_variant(mysql.LONGTEXT(), "mariadb")
-            .with_variant(mysql.LONGTEXT(), "mysql"),
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mariadb")
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql"),
             nullable=False,
         ),
         sa.Column("root_span_id", kernel.store.dialect.Key(32), nullable=False),
@@ -220,8 +220,8 @@ def upgrade() -> None:
         sa.Column(
             "body",
             sa.Text()
-            .with_variant(mysql.LONGTEXT(), "mariadb")
-            .with_variant(mysql.LONGTEXT(), "mysql"),
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mariadb")
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql"),
             nullable=False,
         ),
         sa.Column("author", kernel.store.dialect.Key(128), nullable=False),
@@ -252,8 +252,8 @@ def upgrade() -> None:
         sa.Column(
             "scores",
             sa.Text()
-            .with_variant(mysql.LONGTEXT(), "mariadb")
-            .with_variant(mysql.LONGTEXT(), "mysql"),
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mariadb")
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql"),
             nullable=True,
         ),
         sa.Column(
@@ -285,15 +285,15 @@ def upgrade() -> None:
         sa.Column(
             "units",
             sa.Text()
-            .with_variant(mysql.LONGTEXT(), "mariadb")
-            .with_variant(mysql.LONGTEXT(), "mysql"),
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mariadb")
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql"),
             nullable=False,
         ),
         sa.Column(
             "positions",
             sa.Text()
-            .with_variant(mysql.LONGTEXT(), "mariadb")
-            .with_variant(mysql.LONGTEXT(), "mysql"),
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mariadb")
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql"),
             nullable=False,
         ),
         sa.Column("vendor", kernel.store.dialect.Key(128), nullable=False),
@@ -315,6 +315,7 @@ def upgrade() -> None:
         sa.Column("tries", sa.Integer(), nullable=False),
         sa.Column("sends", sa.Integer(), nullable=False),
         sa.Column("max_sends", sa.Integer(), nullable=False),
+        sa.Column("granted_sends", sa.Integer(), nullable=False),
         sa.Column("maybe_executed", sa.Boolean(), nullable=False),
         sa.Column("needs_operator", sa.Boolean(), nullable=False),
         sa.Column("possible_duplicates", sa.Integer(), nullable=False),
@@ -326,8 +327,8 @@ def upgrade() -> None:
         sa.Column(
             "scores",
             sa.Text()
-            .with_variant(mysql.LONGTEXT(), "mariadb")
-            .with_variant(mysql.LONGTEXT(), "mysql"),
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mariadb")
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql"),
             nullable=True,
         ),
         sa.Column("result_at", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
@@ -349,6 +350,7 @@ def upgrade() -> None:
             "(wake_at is null) = (state in ('CANCELLED', 'EXPIRED', 'FAILED', 'SUCCEEDED'))",
             name="ck_tasks_wake_at_iff_open",
         ),
+        sa.CheckConstraint("priority in ('CRITICAL', 'NORMAL', 'BULK')", name="ck_tasks_priority"),
         sa.CheckConstraint(
             "requirement in ('REQUIRED', 'OPTIONAL', 'SHADOW')", name="ck_tasks_requirement"
         ),

@@ -33,14 +33,15 @@ def upgrade() -> None:
         sa.Column(
             "fingerprint",
             sa.Text()
-            .with_variant(mysql.LONGTEXT(), "mariadb")
-            .with_variant(mysql.LONGTEXT(), "mysql"),
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mariadb")
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql"),
             nullable=False,
         ),
         sa.Column("incarnation", kernel.store.dialect.Key(32), nullable=False),
         sa.Column("send_number", sa.Integer(), nullable=False),
         sa.Column("sends", sa.Integer(), nullable=False),
         sa.Column("max_sends", sa.Integer(), nullable=False),
+        sa.Column("granted_sends", sa.Integer(), nullable=False),
         sa.Column("on_unknown", kernel.store.dialect.Key(32), nullable=False),
         sa.Column("max_duplicates", sa.Integer(), nullable=False),
         sa.Column(
@@ -55,8 +56,8 @@ def upgrade() -> None:
         sa.Column(
             "scores",
             sa.Text()
-            .with_variant(mysql.LONGTEXT(), "mariadb")
-            .with_variant(mysql.LONGTEXT(), "mysql"),
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mariadb")
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql"),
             nullable=True,
         ),
         sa.Column("possible_duplicates", sa.Integer(), nullable=False),
@@ -104,9 +105,6 @@ def upgrade() -> None:
         "incarnations",
         sa.Column("id", kernel.store.dialect.Key(32), nullable=False),
         sa.Column(
-            "started_at", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False
-        ),
-        sa.Column(
             "lease_until", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False
         ),
         sa.PrimaryKeyConstraint("id"),
@@ -115,7 +113,6 @@ def upgrade() -> None:
         "pool_limits",
         sa.Column("pool", kernel.store.dialect.Key(128), nullable=False),
         sa.Column("concurrency", sa.Integer(), nullable=True),
-        sa.Column("set_at", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column(
             "closed_until", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False
         ),
@@ -134,6 +131,7 @@ def upgrade() -> None:
         sa.Column("state", kernel.store.dialect.Key(32), nullable=False),
         sa.Column("vendor_status", kernel.store.dialect.Key(128), nullable=False),
         sa.Column("status_map_version", sa.Integer(), nullable=False),
+        sa.Column("status_map_reviewer", kernel.store.dialect.Key(128), nullable=False),
         sa.Column(
             "occurred_at", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False
         ),
@@ -143,8 +141,8 @@ def upgrade() -> None:
         sa.Column(
             "scores",
             sa.Text()
-            .with_variant(mysql.LONGTEXT(), "mariadb")
-            .with_variant(mysql.LONGTEXT(), "mysql"),
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mariadb")
+            .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql"),
             nullable=True,
         ),
         sa.Column(

@@ -19,6 +19,12 @@ depends_on = None
 
 def upgrade() -> None:
     op.create_table(
+        "key_proofs",
+        sa.Column("name", kernel.store.dialect.Key(64), nullable=False),
+        sa.Column("proof", kernel.store.dialect.Key(64), nullable=False),
+        sa.PrimaryKeyConstraint("name"),
+    )
+    op.create_table(
         "payloads",
         sa.Column("ref", kernel.store.dialect.Key(32), nullable=False),
         sa.Column(
@@ -42,3 +48,4 @@ def downgrade() -> None:
         batch_op.drop_index("ix_payloads_expiry")
 
     op.drop_table("payloads")
+    op.drop_table("key_proofs")
