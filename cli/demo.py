@@ -46,7 +46,7 @@ class DemoRun:
 
 
 def contents(amount: int, seed: int) -> list[intake.SubmitContentRequest]:
-    """Invented contents of text, image and video; two in five have a video of six frames.
+    """Invented contents of text, image and video; one in four has a video of six frames.
 
     A still scene repeats a frame, so that equal frames are judged once.
     """
@@ -65,7 +65,7 @@ def contents(amount: int, seed: int) -> list[intake.SubmitContentRequest]:
             intake.ContentPart(kind=intake.PART_KIND_TEXT, text=f"{text}, number {number}"),
             intake.ContentPart(kind=intake.PART_KIND_IMAGE, data=picture(draw)),
         ]
-        if number % 5 < 2:
+        if number % 4 == 0:
             frames = [picture(draw) for _ in range(5)]
             frames.insert(3, frames[2])
             parts.append(

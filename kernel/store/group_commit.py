@@ -69,8 +69,11 @@ class GroupCommitter:
     def _transact(self, works: list[Work]) -> list[tuple[Any, BaseException | None]]:
         results: list[tuple[Any, BaseException | None]] = []
         with self._engine.connect() as connection, connection.begin():
+            if len(works) == 1:
+                return [(works[0](connection), None)]
+            sqlite: Any = connection.connection.driver_connection
             for work in works:
-                savepoint = connection.begin_nested()
+                sqlite.execute("savepoint one_of_the_group")
                 try:
                     results.append((work(connection), None))
                 except (OperationalError, InterfaceError):
@@ -78,8 +81,7 @@ class GroupCommitter:
                     # savepoint no longer stands for anything, so none of the group is kept.
                     raise
                 except Exception as error:
-                    savepoint.rollback()
+                    sqlite.execute("rollback to one_of_the_group")
                     results.append((None, error))
-                else:
-                    savepoint.commit()
+                sqlite.execute("release one_of_the_group")
         return results

@@ -10,15 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sqlite3
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import orjson
 import tenacity
 from sqlalchemy import Connection, CursorResult, Row, TextClause, create_engine, event, text
 from sqlalchemy.engine import URL, Engine, make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import (
+    DBAPIError,
+    InterfaceError,
+    MultipleResultsFound,
+    OperationalError,
+)
 
 from kernel.environment import Clock
 from kernel.errors import StoreAway
@@ -50,37 +57,82 @@ class Tx:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.dialect = connection.dialect.name
+        # SQLite takes our statements as they are, and SQLAlchemy's way to it costs ten times
+        # the statement; whoever listens to its events gets them.
+        heard = connection.engine.dispatch
+        straight = self.dialect == "sqlite" and not (
+            heard.before_cursor_execute or heard.after_cursor_execute
+        )
+        self._sqlite: sqlite3.Connection | None = (
+            connection.connection.driver_connection if straight else None
+        )
 
     def execute(
         self, statement: Statement, rows: Iterable[Sequence[object]] | None = None, **params: object
-    ) -> CursorResult[Any]:
+    ) -> None:
         """Run a statement; `rows` become the one JSON parameter of its batch."""
-        if rows is not None:
-            params["batch"] = orjson.dumps(list(rows)).decode()
-        return self.connection.execute(_clause(statement.text(self.dialect)), params)
+        self._run(statement, rows, params)
 
     def changed(
         self, statement: Statement, rows: Iterable[Sequence[object]] | None = None, **params: object
     ) -> int:
         """Run a write; returns the number of rows that matched."""
-        return self.execute(statement, rows, **params).rowcount
+        return self._run(statement, rows, params).rowcount
 
     def query(
         self, statement: Statement, rows: Iterable[Sequence[object]] | None = None, **params: object
     ) -> list[Row[Any]]:
         """Run a read; returns all its rows."""
-        return list(self.execute(statement, rows, **params).all())
+        found = self._run(statement, rows, params)
+        if not isinstance(found, sqlite3.Cursor):
+            return list(found.all())
+        record = _record(tuple(column[0] for column in found.description))
+        return cast("list[Row[Any]]", [record(*row) for row in found])
 
     def one(self, statement: Statement, **params: object) -> Row[Any] | None:
         """Run a read that finds one row or none."""
-        return self.execute(statement, None, **params).one_or_none()
+        found = self.query(statement, None, **params)
+        if len(found) > 1:
+            raise MultipleResultsFound("a statement that reads one row found several")
+        return found[0] if found else None
 
     def now(self) -> int:
         """The database's clock, in microseconds."""
-        return int(self.connection.execute(_clause(_NOW.text(self.dialect))).scalar_one())
+        return int(self.query(_NOW)[0].now)
+
+    def _run(
+        self,
+        statement: Statement,
+        rows: Iterable[Sequence[object]] | None,
+        params: dict[str, object],
+    ) -> CursorResult[Any] | sqlite3.Cursor:
+        sql = statement.text(self.dialect)
+        if rows is not None:
+            params["batch"] = orjson.dumps(list(rows)).decode()
+        if self._sqlite is None:
+            return self.connection.execute(_clause(sql), params)
+        try:
+            return self._sqlite.execute(sql, params)
+        except sqlite3.Error as error:
+            raise DBAPIError.instance(
+                sql,
+                None,
+                error,
+                sqlite3.Error,
+                hide_parameters=True,
+                dialect=self.connection.dialect,
+            ) from error
 
 
 _NOW = Statement("select {now} as now")
+
+
+@functools.lru_cache(maxsize=512)
+def _record(names: tuple[str, ...]) -> type[Any]:
+    """Rows like SQLAlchemy's: columns as attributes, and all of them as `_mapping`."""
+    mapping = property(lambda row: dict(zip(names, row, strict=True)))
+    columns = namedtuple("Record", names)  # type: ignore[misc]
+    return type("Record", (columns,), {"__slots__": (), "_mapping": mapping})
 
 
 @functools.lru_cache(maxsize=512)

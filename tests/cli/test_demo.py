@@ -29,7 +29,7 @@ async def test_the_demo_keeps_every_invariant_under_scripted_faults(tmp_path: Pa
     assert (outcome.lost, outcome.duplicate_executions, outcome.over_limit) == (0, 0, 0)
     assert outcome.unknown_met == outcome.unknown_settled > 0
     assert outcome.contents == ENOUGH
-    assert outcome.tasks == ENOUGH * 5
+    assert outcome.tasks == ENOUGH * 3 + ENOUGH // 4 * 5  # equal frames are one task
     assert outcome.vendor_executions >= outcome.tasks
     assert sum(outcome.decided.values()) + outcome.in_review == ENOUGH
     assert any("IN_FLIGHT -> UNKNOWN" in line for line in found.story)
