@@ -117,7 +117,7 @@ class OnUnknownSettings(_Section):
 
     mode: OnUnknownMode = OnUnknownMode.AT_LEAST_ONCE
     max_duplicates: int = Field(1, ge=0)
-    max_cost_micros: int = Field(0, ge=0)
+    max_cost_micros: int = Field(1_000_000, ge=0)  # one unit of the currency; 0 bounds nothing
 
     def rule(self) -> OnUnknown:
         """As the rules see it."""

@@ -61,7 +61,9 @@ class Tx:
         # the statement; whoever listens to its events gets them.
         heard = connection.engine.dispatch
         straight = self.dialect == "sqlite" and not (
-            heard.before_cursor_execute or heard.after_cursor_execute
+            heard.before_cursor_execute
+            or heard.after_cursor_execute
+            or connection.dialect.dispatch.do_execute
         )
         self._sqlite: sqlite3.Connection | None = (
             connection.connection.driver_connection if straight else None

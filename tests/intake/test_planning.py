@@ -142,7 +142,7 @@ def test_parts_without_a_rule_are_named() -> None:
 def test_the_callers_rule_for_unknown_outcomes_replaces_the_models() -> None:
     wish = OnUnknownWish(OnUnknownMode.AT_LEAST_ONCE, 3, 7)
     part = Part(Kind.TEXT, text="a")
-    assert planned(part)[0].on_unknown == OnUnknown(OnUnknownMode.AT_LEAST_ONCE, 1, 0)
+    assert planned(part)[0].on_unknown == OnUnknown(OnUnknownMode.AT_LEAST_ONCE, 1, 1_000_000)
     assert planned(part, on_unknown=wish)[0].on_unknown == OnUnknown(
         OnUnknownMode.AT_LEAST_ONCE, 3, 7
     )

@@ -64,7 +64,7 @@ def test_a_whole_file_is_read_as_the_rules_need_it(tmp_path: Path) -> None:
     assert vendor.status_map == {"delivered": "SUCCEEDED"}
     assert settings.pool_profiles()["acme-text"].concurrency == 4
     (rule,) = settings.planning.rules
-    assert rule.models[0].on_unknown.rule() == OnUnknown(OnUnknownMode.AT_LEAST_ONCE, 1, 0)
+    assert rule.models[0].on_unknown.rule() == OnUnknown(OnUnknownMode.AT_LEAST_ONCE, 1, 1_000_000)
     assert settings.policies["default"].policy("default").version == 1
 
 
