@@ -295,8 +295,7 @@ def recorded(tx: Tx, parent_id: str, n: int = 0) -> list[Row[Any]]:
 
 
 def _check(each: TaskMove) -> None:
-    # The flag that the table asks about is the one after this move's evidence, save where
-    # the move itself is what turns a possible execution into UNKNOWN.
+    # The flag that the table asks about is the one after this move's evidence.
     flag = each.maybe_executed
     if not allowed(each.task.state, each.to_state, each.mover, maybe_executed=flag):
         raise ForbiddenMoveError(

@@ -332,3 +332,22 @@ def test_a_receipt_after_a_move_by_somebody_else_moves_what_is_there_now(store: 
     store.write_now(move, key, Mover.RESOLVER, State.RETRY_WAIT)
     assert take(store, factories.receipt(key, scores=GOOD)) == ["APPLIED"]
     assert store.read_now(got, key).state is State.SUCCEEDED
+
+
+@pytest.mark.parametrize(("vendor", "idempotency_key"), [("another", ""), ("", "another")])
+def test_a_receipt_of_another_call_is_no_evidence_for_the_task_that_it_names(
+    store: Store, vendor: str, idempotency_key: str
+) -> None:
+    (key,) = store.write_now(plan)
+    store.write_now(brought_to, key, State.UNKNOWN)
+    receipt = receipts.NewReceipt(
+        "stray",
+        *key,
+        ReceiptState.SUCCEEDED,
+        scores={"violence": 0.1},
+        vendor=vendor,
+        idempotency_key=idempotency_key,
+    )
+    assert store.write_now(receipts.take, [receipt]) == ["UNMATCHED"]
+    assert store.read_now(got, key).state is State.UNKNOWN
+    assert store.read_now(receipts.listed, key[0]) == []
